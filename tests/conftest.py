@@ -31,6 +31,7 @@ from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings, Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
+from tests.correctness.metadata_reader import TableMetadata
 from tests.services.kafka_broker import kafka_source
 from tests.services.quick_java import SPARK_CONF
 from tests.services.rest_catalog import rest_catalog_source
@@ -121,8 +122,14 @@ class Lake:
     def sql(self, text: str) -> list[Any]:
         return list(self.session.sql(text).collect())
 
+    def metadata(self, table: str) -> TableMetadata:
+        """The table's newest metadata file, read by neither firnline nor Spark; the catalog says which it is."""
+        return TableMetadata.read(self.catalog.load_table(self.name(table).identifier).metadata_location)
+
     def live_files(self, table: str) -> list[str]:
-        return [row.file_path for row in self.sql(f"SELECT file_path FROM lake.{table}.data_files")]
+        metadata = self.metadata(table.replace("`", ""))
+        head = metadata.head()
+        return [] if head is None else [entry.path for entry in metadata.state(head).data]
 
     def rows(self, table: str, columns: str = "*") -> list[Any]:
         """All rows as Spark reads them, in a stable order, for comparing before and after."""

@@ -35,11 +35,6 @@ class Verdict:
     allowed: int = 0
 
 
-def metadata_of(lake: Lake, table: str) -> TableMetadata:
-    """The table's newest metadata file; the catalog says which it is."""
-    return TableMetadata.read(lake.catalog.load_table(lake.name(table).identifier).metadata_location)
-
-
 def check_run(lake: Lake, table: str, run: RunResult, *, whole_table: bool = True) -> Verdict:
     """Check the snapshots of one run. `whole_table`: no filter excluded manifests from its plan."""
     location = lake.catalog.load_table(lake.name(table).identifier).metadata_location

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
 from compactor.events import Listener, ignore
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locations import plain_path
@@ -25,6 +28,7 @@ from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import activate
 from tests.conftest import Lake
+from tests.correctness.java_writers import JavaWriter
 from tests.correctness.metadata_oracle import check_run
 
 MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
@@ -37,7 +41,10 @@ def unquoted(table: str) -> str:
 
 def replaces(lake: Lake, table: str) -> int:
     """How many `replace` snapshots the table lists."""
-    return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
+    return sum(
+        (each.get("summary") or {}).get("operation") == "replace"
+        for each in lake.metadata(unquoted(table)).snapshots.values()
+    )
 
 
 def unreferenced(lake: Lake, table: str) -> set[str]:
@@ -48,17 +55,18 @@ def unreferenced(lake: Lake, table: str) -> set[str]:
     data = {
         path for path in files if path.endswith((".parquet", ".orc", ".avro", ".puffin")) and "/metadata/" not in path
     }
-    known = {plain_path(row.file_path) for row in lake.sql(f"SELECT file_path FROM lake.{table}.all_files")}
+    metadata = lake.metadata(unquoted(table))
+    known = {plain_path(entry.path) for each in metadata.snapshots for entry in metadata.state(each).live}
     return {path for path in data if not Path(path).name.startswith(".")} - known
 
 
 def unused_metadata(lake: Lake, table: str) -> set[str]:
     """Manifests and manifest lists that no retained snapshot knows."""
     folder = Path(plain_path(lake.view(table).metadata.location)) / "metadata"
-    rows = lake.sql(f"SELECT path FROM lake.{table}.all_manifests")
-    lists = lake.sql(f"SELECT manifest_list AS path FROM lake.{table}.snapshots")
-    known = {Path(plain_path(row.path)).name for row in (*rows, *lists)}
-    return {path.name for path in folder.glob("*.avro")} - known
+    metadata = lake.metadata(unquoted(table))
+    manifests = {manifest.path for each in metadata.snapshots for manifest in metadata.state(each).manifests}
+    lists = {each["manifest-list"] for each in metadata.snapshots.values()}
+    return {path.name for path in folder.glob("*.avro")} - {Path(plain_path(path)).name for path in manifests | lists}
 
 
 def records_of(lake: Lake, table: str) -> list[Any]:
@@ -99,40 +107,15 @@ def hundreds(lake: Lake, table: str, files: int = 6) -> None:
 
 
 def append_rows(lake: Lake, table: str, rows: Sequence[tuple[int, str, int]]) -> None:
-    """Commit rows of a table made by `create`, one file per partition, with Iceberg's Java writers as Flink does.
+    """Commit rows of a table made by `create`, one file per partition, with Iceberg's Java writers, as Flink does.
 
-    An INSERT of Spark writes the same and takes several times as long.
+    An INSERT of Spark takes several times as long.
     """
-    loaded = java_table(lake, table)
-    loaded.refresh()
-    iceberg, schema = lake.session._jvm.org.apache.iceberg, loaded.schema()
-    record, partition = iceberg.data.GenericRecord.create(schema), iceberg.PartitionKey(loaded.spec(), schema)
-    values = iceberg.data.InternalRecordWrapper(schema.asStruct()).wrap(record)
-    writers: dict[str, Any] = {}
-    for row in rows:
-        for position, value in enumerate(row):
-            record.set(position, value)
-        partition.partition(values)
-        if (place := partition.toPath()) not in writers:
-            writers[place] = _data_writer(iceberg, loaded, partition.copy())
-        writers[place].write(record)
-    append = loaded.newAppend()
-    for writer in writers.values():
-        writer.close()
-        append.appendFile(writer.toDataFile())
-    append.commit()
-
-
-def _data_writer(iceberg: Any, loaded: Any, partition: Any) -> Any:
-    """Writes one data file, in the format that the table's properties name."""
-    spec, properties, locations = loaded.spec(), loaded.properties(), loaded.locationProvider()
-    file_format = properties.getOrDefault("write.format.default", "parquet")
-    name = f"{uuid.uuid4()}.{file_format}"
-    parted = spec.isPartitioned()
-    path = locations.newDataLocation(spec, partition, name) if parted else locations.newDataLocation(name)
-    file = iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(loaded.io().newOutputFile(path))
-    appenders = iceberg.data.GenericAppenderFactory(loaded.schema(), spec).setAll(properties)
-    return appenders.newDataWriter(file, iceberg.FileFormat.fromString(file_format), partition if parted else None)
+    writer = JavaWriter(lake, unquoted(table))
+    arrow = schema_to_pyarrow(writer.schema)
+    given = [dict(zip(arrow.names, row, strict=False)) for row in rows]
+    file_format = writer.metadata.properties.get("write.format.default", "parquet")
+    writer.append(pa.Table.from_pylist(given, schema=arrow), file_format)
 
 
 def java_table(lake: Lake, table: str) -> Any:

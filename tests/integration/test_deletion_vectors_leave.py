@@ -16,7 +16,7 @@ from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
-from tests.correctness.metadata_oracle import check_run, metadata_of
+from tests.correctness.metadata_oracle import check_run
 from tests.correctness.metadata_reader import Entry, SnapshotState
 from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, java_table, planned, run
@@ -37,7 +37,7 @@ EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
 
 def state_of(lake: Lake, table: str) -> SnapshotState:
-    metadata = metadata_of(lake, table)
+    metadata = lake.metadata(table)
     head = metadata.head()
     assert head is not None
     return metadata.state(head)
@@ -45,7 +45,7 @@ def state_of(lake: Lake, table: str) -> SnapshotState:
 
 def left(lake: Lake, table: str) -> list[Entry]:
     """Delete files that apply to no data file."""
-    return dangling(DeleteIndex(state_of(lake, table), metadata_of(lake, table).unpartitioned_specs))
+    return dangling(DeleteIndex(state_of(lake, table), lake.metadata(table).unpartitioned_specs))
 
 
 def written(lake: Lake, table: str, version: int, granularity: str, by: str, manifests: int) -> None:

@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from tests.conftest import Lake
-from tests.correctness.metadata_oracle import judge, metadata_of
+from tests.correctness.metadata_oracle import judge
 from tests.correctness.metadata_reader import (
     ADDED,
     DATA,
@@ -61,7 +61,7 @@ def table(lake: Lake) -> Compacted:
     result = run(lake, planned(lake, name, where="k = 0", engine="spark"))
     assert result.snapshot_before
     assert result.snapshot_after
-    return Compacted(metadata_of(lake, name), result.snapshot_before, result.snapshot_after)
+    return Compacted(lake.metadata(name), result.snapshot_before, result.snapshot_after)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def test_an_upgraded_table_has_no_findings(lake: Lake, table_name: str) -> None:
         lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'a', {number % 2})")
     upgrade(lake, table_name)
     result = run(lake, planned(lake, table_name, where="k = 0", engine="spark"))
-    metadata = metadata_of(lake, table_name)
+    metadata = lake.metadata(table_name)
     assert result.snapshot_before
     assert result.snapshot_after
     assert metadata.state(result.snapshot_before).data[0].first_row_id is None
