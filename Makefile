@@ -10,7 +10,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv, find or install Java, fetch the jars; quick and offline the second time
-	@deploy/setup.sh
+	@deploy/setup.sh >&2  # the output of other targets may be JSON
 
 demo: setup ## Watch it work: 112 small files become 4, then debt is paid beside a writer (KEEP=1: leave it running)
 	@.venv/bin/firnline demo $(if $(filter-out 0,$(KEEP)),--keep)

@@ -148,7 +148,7 @@ QUEUED_RUNS = gauge(
 RUNNING_RUNS = gauge(
     "firnline_running_runs",
     "Rewrite runs in progress.",
-    "Zero while runs are queued: check runs skipped (back-off) and look for a stuck Spark job.",
+    "Zero while runs are queued: check run failures (back-off), limits and quiet hours; look for a stuck Spark job.",
 )
 OLDEST_DUE_SECONDS = gauge(
     "firnline_oldest_due_seconds",
@@ -340,7 +340,8 @@ PLANNED_BYTES = counter(
 RUNS_SKIPPED = counter(
     "firnline_runs_skipped_total",
     "Times that a due table was deliberately not rewritten.",
-    "The reason says what to change: a switch, a limit, or the cause of a back-off.",
+    "The reason says why: a switch, another compactor, a lock, a branch to be published, too many `replace` snapshots "
+    "in a row. Limits: see firnline_limited_tables. Failures: see firnline_run_failures_total.",
     labels=("reason",),
 )
 DROPPED_GROUPS = counter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -249,6 +250,7 @@ class Declined:
     Valid while the counts, the reason for being due (`judged`) and the table's `basis` (see `TableDebt`) stay the same:
     a partition that is not worth merging now may be worth it when it is idle, or by another policy.
     `until`: seconds since the epoch, after which another plan may select it though nothing has changed; None: never.
+    `since`: when it was declined. A clock that is set back to before it ends the wait for `until`.
     """
 
     counts: PartitionCounts
@@ -256,6 +258,11 @@ class Declined:
     why: str
     basis: object = None
     until: float | None = None
+    since: float = -math.inf
+
+    def holds(self, now: float) -> bool:
+        """Whether the time for another plan has not come."""
+        return self.until is None or self.since <= now < self.until
 
     def applied(self, partition: PartitionDebt, basis: object) -> PartitionDebt:
         """The partition, not due if nothing has changed since. `basis`: the table's now."""
@@ -311,15 +318,16 @@ class DebtBoard:
         left_alone: Mapping[PartitionKey, str],
         selected: Collection[PartitionKey] = (),
         until: float | None = None,
+        now: float = -math.inf,
     ) -> None:
         """Mark partitions that a plan for `seen` left alone as not due until something changes (see `Declined`).
 
         `selected`: the partitions that the plan selected. For all others, the decisions of earlier plans hold: a plan
         may say nothing of them, since they are not due. If they were forgotten, they would be due again, in turns.
-        `until`: see `Declined`.
+        `until`: see `Declined`; `now`: its `since`.
         """
         declined = {
-            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis, until)
+            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis, until, now)
             for partition in seen.due
             if partition.key in left_alone
         }
@@ -339,8 +347,8 @@ class DebtBoard:
         """
         with self._lock:
             known = self._declined.get(table, {})
-            if any(each.until is not None and each.until <= now for each in known.values()):
-                known = {key: each for key, each in known.items() if each.until is None or each.until > now}
+            if not all(each.holds(now) for each in known.values()):
+                known = {key: each for key, each in known.items() if each.holds(now)}
                 self._declined[table] = known
             return known
 

@@ -32,6 +32,9 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
+LONGEST_FRUITLESS_SECONDS = 3600.0
+"""A table whose run fails again waits as long as the run took, at most this: a rewrite whose commit the catalog refuses
+is written anew in each attempt."""
 REQUEST_PAUSE_SECONDS = 10.0
 """Between two attempts at a request that must wait for a change of its table."""
 NO_LIMITS = Limits()
@@ -41,17 +44,21 @@ LEFT_BEHIND = (Reason.FLINK_LOCK, Reason.UNPUBLISHED)
 
 @dataclass(frozen=True)
 class Attempt:
-    """A table's last run. `settled`: the debt that the run left nothing to do for."""
+    """A table's last run. `settled`: the debt that the run left nothing to do for. Times in seconds since the epoch.
+
+    `since`: when the waits for a time began. A clock that is set back to before it ends them.
+    """
 
     failures: int = 0
     not_before: float = 0.0
     settled: TableDebt | None = None
     settled_until: float = math.inf
+    since: float = -math.inf
 
     def settles(self, debt: TableDebt, now: float) -> bool:
         """Whether the last run knew all that the board says, and need not look again yet."""
         known = self.settled
-        if known is None or now >= self.settled_until:
+        if known is None or not self.since <= now < self.settled_until:
             return False
         # After a rollback to the snapshot before the run, only the time of the count differs; after a change of the
         # settings, only the basis (declined partitions are due again) or what is due of the manifests.
@@ -60,8 +67,8 @@ class Attempt:
         )  # fmt: skip
 
     def backs_off(self, now: float) -> bool:
-        """Whether the back-off lasts; a clock that was set back does not make it longer."""
-        return 0 < self.not_before - now <= LONGEST_BACKOFF_SECONDS
+        """Whether the back-off lasts."""
+        return self.since <= now < self.not_before
 
 
 @dataclass(frozen=True)
@@ -111,18 +118,35 @@ def waiting(
     return sorted(chosen, key=lambda debt: rank(debt, now))
 
 
-def after_failure(attempt: Attempt, now: float, backoff: Backoff) -> Attempt:
-    """One more failure: the table waits for its back-off."""
+def after_failure(attempt: Attempt, now: float, backoff: Backoff, took: float = 0.0) -> Attempt:
+    """One more failure: the table waits for its back-off. `took`: seconds that the run took.
+
+    From the second failure on it waits at least as long as the run took, so that half of the time at most is in vain.
+    """
     failures = attempt.failures + 1
-    return replace(attempt, failures=failures, not_before=now + backoff.seconds(failures))
+    fruitless = min(took, LONGEST_FRUITLESS_SECONDS) if attempt.failures else 0.0
+    pause = max(backoff.seconds(failures), fruitless)
+    return replace(attempt, failures=failures, not_before=now + pause, since=now)
 
 
 def after_later(later: LaterError, debt: TableDebt, now: float) -> Attempt:
     """The table waits: for its next change or a time, or for the longest back-off."""
     if later.seconds is None:
-        return Attempt(not_before=now + LONGEST_BACKOFF_SECONDS)
+        return Attempt(not_before=now + LONGEST_BACKOFF_SECONDS, since=now)
     pause = min(later.seconds, REQUEST_PAUSE_SECONDS) if debt.requested else 0.0
-    return Attempt(not_before=now + pause, settled=debt, settled_until=now + later.seconds)
+    return Attempt(not_before=now + pause, settled=debt, settled_until=now + later.seconds, since=now)
+
+
+def settled_by(run: TableDebt, board: TableDebt | None) -> TableDebt:
+    """The debt that a run for `run` leaves nothing to do for: without the partitions that it left alone.
+
+    `board`: the table's debt after the run. If it was counted again, or more is due, the run did not know that.
+    """
+    if board is None or (board.snapshot_id, board.counted_at) != (run.snapshot_id, run.counted_at):
+        return run
+    known = {partition.key: partition for partition in run.due}
+    is_part = all(known.get(partition.key) == partition for partition in board.due)
+    return replace(run, partitions=board.partitions) if is_part else run
 
 
 class Dispatcher:
@@ -269,21 +293,21 @@ class Dispatcher:
     def _serve(self) -> None:
         while (chosen := self._chosen.get()) is not None:
             debt, grant = chosen
-            attempt = self._attempts.get(debt.table, Attempt())
+            attempt, begun = self._attempts.get(debt.table, Attempt()), self._ticks()
             try:
                 self._work(debt, partial(self._must_stop, debt.table), grant, partial(self._charge, debt.table))
-                attempt = Attempt(settled=debt)
+                attempt = Attempt(settled=settled_by(debt, self._board.get(debt.table)))
             except StoppedError:  # not settled: once the table is switched on again, the same snapshot is due
-                attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
+                attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1), since=self._clock())
             except LaterError as later:
                 attempt = after_later(later, debt, self._clock())
                 if later.reason not in LEFT_BEHIND:
                     self._board.left_to_others(debt.table)
             except FirnlineError:  # the worker published it as an event
-                attempt = after_failure(attempt, self._clock(), self._backoff)
+                attempt = after_failure(attempt, self._clock(), self._backoff, self._ticks() - begun)
             except Exception:
                 LOG.exception("%s: the run failed with an unexpected error", debt.table)
-                attempt = after_failure(attempt, self._clock(), self._backoff)
+                attempt = after_failure(attempt, self._clock(), self._backoff, self._ticks() - begun)
             finally:
                 self._end(debt.table, attempt)
 
@@ -299,6 +323,9 @@ class Dispatcher:
 
     def _end(self, table: TableName, attempt: Attempt) -> None:
         known, now = {*self._board.known(), table}, self._clock()
+        self._lifelines.ended(table)  # and its slot: before another run of the table can begin
+        if self._slots is not None:
+            self._slots.end(str(table))
         with self._changed:
             self._attempts[table] = attempt
             for gone in [each for each in self._attempts if each not in known]:
@@ -308,9 +335,6 @@ class Dispatcher:
             self._lost.discard(table)
             self._usage.release(table)
             self._changed.notify_all()
-        self._lifelines.ended(table)
-        if self._slots is not None:
-            self._slots.end(str(table))
 
     def _charge(self, table: TableName, spent: Spent) -> None:
         self._usage.charge(table, self._clock(), spent)

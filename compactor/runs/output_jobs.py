@@ -147,6 +147,8 @@ class OutputJobs:
             elif self.slots.acquire(self._name, self._waits):
                 jobs.add(threads.submit(self._run_job, bundle))
                 bundle = ()
+            elif not self._is_over():
+                raise StoppedError(f"run {self.run_id} was given up, because it made no progress for too long")
             jobs.difference_update([job for job in jobs if job.done()])
 
     def _run_job(self, bundle: Sequence[TaskId]) -> None:

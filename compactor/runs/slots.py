@@ -159,7 +159,10 @@ class SlotPool:
         self._change(lambda book: book.evicted(run))
 
     def acquire(self, run: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for a slot; False if `stopped` became true first. Every slot must be given back by `release`."""
+        """Wait for a slot; False if `stopped` became true first, or the run was given up (`evict`).
+
+        Every slot must be given back by `release`.
+        """
         if run in self._evicted:
             return False
         self._change(lambda book: book.asked(run))

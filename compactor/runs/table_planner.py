@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
-from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
+from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt, earliest
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
-from compactor.iceberg.other_compactors import flink_converts, other_compactors
+from compactor.iceberg.other_compactors import DAY_SECONDS, flink_converts, other_compactors
 from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
@@ -76,14 +75,28 @@ class TablePlanner:
         except InputError:  # another attempt would fail in the same way
             self.served(debt)
             raise
-        switched_off = not self.acts_on(table)
-        if switched_off or self.is_left_to_another(table):
-            if self.owns(debt.table):  # a table that became another service's keeps its requests
-                self.served(debt)
-            self._skip(debt, switched_off=switched_off)
+        self.check_switches(debt, table)
         with self._failures_published(debt):
             self.turns.check(table, requested=bool(debt.requested))
         return table
+
+    def check_switches(self, debt: TableDebt, table: TableView) -> None:
+        """Whether the table may be rewritten by us; what was asked for it ends if not.
+
+        Raises:
+            StoppedError: the table is switched off; published.
+            LaterError: the table is left to another compactor; published.
+        """
+        switched_off = not self.acts_on(table)
+        if not switched_off and not self.is_left_to_another(table):
+            return
+        if self.owns(debt.table):  # a table that became another service's keeps its requests
+            self.served(debt)
+        if switched_off:
+            self.listener(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
+            raise StoppedError(f"{debt.table} is switched off")
+        self.listener(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
+        raise LaterError(f"{debt.table} is left to another compactor")
 
     def conversion(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> Conversion:
         """The equality deletes of a table to convert before anything is rewritten; requests go first.
@@ -169,13 +182,6 @@ class TablePlanner:
         if requested is not None and not self.board.request_goes_on(debt.table, requested, files_left):
             self.served(debt)
 
-    def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
-        if switched_off:
-            self.listener(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
-            raise StoppedError(f"{debt.table} is switched off")
-        self.listener(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
-        raise LaterError(f"{debt.table} is left to another compactor")
-
     def _plan(self, table: TableView, debt: TableDebt, grant: Grant) -> TablePlan:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
@@ -206,10 +212,20 @@ class TablePlanner:
             raise failure from error
 
     def decline(self, debt: TableDebt, left: Mapping[PartitionKey, str], plan: TablePlan) -> None:
-        """These partitions of `plan` are not due again until they change, or files that were given up may be tried."""
+        """These partitions of `plan` are not due again until they change, or what was put off may be tried again."""
         now = self.clock()
-        seconds = self.given_up.seconds_left(debt.table, now)
-        self.board.decline(debt, left, plan.selected, None if seconds is None else now + seconds)
+        self.board.decline(debt, left, plan.selected, self._next_attempt(plan.table, now), now)
+
+    def _next_attempt(self, table: TableView, now: float) -> float | None:
+        """When files that were given up, or conversions that were refused or left to others, may be tried; None: never.
+
+        An idle table changes no more: without a time, it would wait for ever.
+        """
+        waits = (self.given_up.seconds_left(table.name, now), self.refused.seconds_left(table.name, now))
+        others = other_compactors(table.metadata, now)
+        converts = self.settings.policy.for_table(table.name, table.properties).convert_equality_deletes is not None
+        left = max(each.last for each in others) + DAY_SECONDS if others and converts else None
+        return earliest(left, *(now + wait for wait in waits if wait is not None))
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
-from compactor.errors import FirnlineError, GiveUpError, LaterError
+from compactor.errors import FirnlineError, GiveUpError, LaterError, StoppedError
 from compactor.events import RunFailed, RunSkipped, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
@@ -65,8 +65,10 @@ class RewriteWorker:
         commits, costs = 0, list[Spent]()
         charge = _noting(costs, charge)
         if debt.due or debt.requested:
-            charge(Spent(catalog_calls=PLAN_CALLS))
+            charge(Spent(catalog_calls=1))
             table = self.planner.load(debt)
+            charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is asked for often
+            self._moved(debt)
             conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:
                 if self._convert(table, conversion, stopping, charge):
@@ -74,12 +76,19 @@ class RewriteWorker:
                 charge(Spent(catalog_calls=1))
                 table = self.planner.load(debt)
             plan = self.planner.plan(debt, table, grant.less(sum(costs, Spent())))
+            self._moved(debt)
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
         may_commit = grant.commits is None or commits < grant.commits
-        if debt.due_manifests is not None and may_commit and not stopping():
-            self._rewrite_manifests(debt.table, grant.less(sum(costs, Spent())), charge, last=commits > 0)
+        if debt.due_manifests is not None and may_commit:
+            if stopping():
+                raise StoppedError(f"the manifests of {debt.table} are not merged now")
+            self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
         self._wait_for_searches(debt.table)
+
+    def _moved(self, debt: TableDebt) -> None:
+        """The run makes progress: a step has ended."""
+        self.rewriter.lifelines.moved(debt.table)
 
     def _wait_for_searches(self, table: TableName) -> None:
         """Let the dispatcher come again when a refused search may be tried again.
@@ -160,25 +169,28 @@ class RewriteWorker:
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.decline(debt, {**left_alone, **given_up}, plan)
 
-    def _rewrite_manifests(self, name: TableName, left: Grant, charge: Charge, *, last: bool) -> None:
+    def _rewrite_manifests(self, debt: TableDebt, left: Grant, charge: Charge, *, last: bool) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published.
 
         Args:
-            name: The table.
+            debt: Of the table.
             left: Of the run's grant. A merge that exceeds it is put off if something was committed before.
             charge: Called with the costs.
             last: Something was committed before. Then a failure ends only this step: the look after that commit brings
                 another attempt.
 
         Raises:
+            StoppedError: the table is switched off; published.
+            LaterError: the table is left to another compactor, or the merge must wait for a writer; published.
             FirnlineError: another attempt may succeed, and only this error brings one.
         """
-        planner, run_id = self.planner, str(uuid.uuid4())
+        planner, run_id, name = self.planner, str(uuid.uuid4()), debt.table
         try:
             table = planner.catalogs.load(name)
             counts = manifests_of(table, planner.settings.manifests)
-            if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
+            if not counts.due:
                 return
+            planner.check_switches(debt, table)
             planner.turns.check(table, manifests=True)
             cost = cost_of_merge(counts)
             if last and not left.covers(cost):
@@ -187,7 +199,7 @@ class RewriteWorker:
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
             planner.listener(done)
-        except LaterError:
+        except (LaterError, StoppedError):  # published as skipped
             raise
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))

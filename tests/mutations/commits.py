@@ -173,7 +173,7 @@ MUTATIONS: Final = (
         "15",
         "our own commit makes a table due again",
         "compactor/runs/dispatcher.py",
-        "attempt = Attempt(settled=debt)",
+        "attempt = Attempt(settled=settled_by(debt, self._board.get(debt.table)))",
         "attempt = Attempt()",
         "tests/unit/runs/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
     ),

@@ -100,7 +100,7 @@ HEAD = """
 # Scale
 
 What firnline needs on a lake that is larger than any machine here: {tables} tables, {commits} commits per hour, 1 PB.
-This page is generated: `make scale-model ARGS=--page > docs/scale.md` writes it, and a test compares it with the model.
+This page is generated: `make generate` writes it, and a test compares it with the model.
 **It is a calculation, not a measurement.** The unit costs were measured on one machine with two cores ({day}). All
 figures for more than one service are extrapolated from them. No cluster of this size was there to check them.
 

@@ -21,7 +21,7 @@ def written(**fleet: object) -> str:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == written(), "run: make scale-model ARGS=--page > docs/scale.md"
+    assert PAGE.read_text(encoding="utf-8") == written(), "run: make generate"
 
 
 def test_what_was_not_measured_is_called_so() -> None:

@@ -63,6 +63,14 @@ def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
     assert due(board) == {FIRST}
 
 
+def test_a_clock_that_is_set_back_makes_no_decision_last_longer() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "a page is damaged"}, until=4600.0, now=1000.0)
+    assert board.declined(TABLE, 1000.0).keys() == {FIRST}
+    assert board.declined(TABLE, 999.0).keys() == set()
+
+
 def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
     board = DebtBoard()
     board.put(debt(snapshot_id=2, delete_files=3))

@@ -13,10 +13,20 @@ from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.iceberg.tables import TableMissingError
+from compactor.partitions import PartitionKey
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
-from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
-from tests.unit.runs.dispatcher_bench import PATIENCE, Bench, debt
+from compactor.runs.dispatcher import (
+    LONGEST_BACKOFF_SECONDS,
+    LONGEST_FRUITLESS_SECONDS,
+    Attempt,
+    Dispatcher,
+    Work,
+    after_failure,
+    after_later,
+    waiting,
+)
+from tests.unit.runs.dispatcher_bench import KEY, PATIENCE, Bench, debt
 
 
 def names(chosen: list[TableDebt]) -> list[str]:
@@ -43,8 +53,13 @@ def test_a_table_backs_off_until_its_moment() -> None:
 
 
 def test_a_clock_that_is_set_back_holds_nobody_up() -> None:
-    attempts = {debt("a").table: Attempt(failures=1, not_before=10_000)}
-    assert names(waiting((debt("a"),), attempts, frozenset(), 10_000 - LONGEST_BACKOFF_SECONDS - 1)) == ["a"]
+    failed = after_failure(Attempt(), 10_000, Backoff(10, LONGEST_BACKOFF_SECONDS))
+    waits = after_later(LaterError("a search was refused", seconds=3600.0), debt("a"), 10_000)
+    for attempt in (failed, waits, after_later(LaterError("another compactor"), debt("a"), 10_000)):
+        assert waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 10_001) == []
+        assert names(waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 9_999)) == ["a"]
+    settled = {debt("a").table: Attempt(settled=debt("a"))}
+    assert waiting((debt("a"),), settled, frozenset(), 9_999) == [], "this waits for no time"
 
 
 def test_a_settled_table_waits_until_the_board_says_something_new() -> None:
@@ -82,6 +97,16 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
     assert attempt.failures == 12
     endless = after_failure(Attempt(failures=10**6), 0, Backoff(0.5, LONGEST_BACKOFF_SECONDS))
     assert endless.not_before == LONGEST_BACKOFF_SECONDS
+
+
+def test_a_run_that_fails_again_after_a_long_time_waits_as_long() -> None:
+    """A catalog that refuses the commits of a table: each attempt writes all outputs anew."""
+    attempt, pauses = Attempt(), []
+    for took in (1800.0, 1800.0, 5.0, 100_000.0):
+        attempt = after_failure(attempt, 1000, Backoff(10, LONGEST_BACKOFF_SECONDS), took)
+        pauses.append(attempt.not_before - 1000)
+    assert pauses == [10, 1800, 40, LONGEST_FRUITLESS_SECONDS]
+    assert waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 1000 + LONGEST_FRUITLESS_SECONDS - 1) == []
 
 
 def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled() -> None:
@@ -208,6 +233,39 @@ def test_a_failed_table_is_tried_again_after_its_pause_and_others_go_on(bench: B
     bench.put(debt("c"))
     bench.called(5)
     assert sorted(bench.running) == ["a", "c"]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_what_a_run_declined_brings_no_other_run_and_what_became_due_meanwhile_does(bench: Bench, more: bool) -> None:
+    """The look after the run's commit has not come yet: the board has the old count, without what was declined."""
+    other, third = PartitionKey(0, "[2]"), PartitionKey(0, "[3]")
+    (due,) = debt("a").partitions.values()
+    partitions = {KEY: due, other: replace(due, key=other), third: replace(due, key=third, due=False)}
+    seen = replace(debt("a"), partitions=partitions)
+    bench.put(seen)
+    bench.called(1)
+    if more:  # it is idle now
+        bench.put(replace(seen, partitions={**partitions, third: replace(due, key=third)}))
+    bench.board.decline(seen, {other: "not worth a commit"}, {KEY})
+    bench.end("a")
+    if more:
+        bench.called(2)
+    else:
+        bench.nothing_more(1)
+
+
+def test_a_run_has_ended_for_all_before_the_next_run_of_its_table_begins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its end would be taken for the end of the next one, and a hang of that one never be seen."""
+    running = list[int]()
+    monkeypatch.setattr(bench.lifelines, "ended", lambda _table: running.append(bench.dispatcher.status.running))
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a")
+    bench.put(debt("a", snapshot=2))
+    bench.called(2)
+    assert running == [1]
 
 
 def test_a_stopped_table_pauses_and_then_is_due_again(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
@@ -83,6 +83,16 @@ def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
     with pytest.raises(FirnlineError):
         jobs(runner)._run_all(TASKS)
     assert runner.attempts[TASKS[1]] == 1
+
+
+def test_a_run_that_was_given_up_while_it_was_planned_ends() -> None:
+    """Its table has got no slot since."""
+    runner = Runner({})
+    made = jobs(runner)
+    made.slots.evict("lake.db.t")
+    with pytest.raises(StoppedError, match="given up"):
+        made._run_all(TASKS)
+    assert not runner.attempts
 
 
 ABORTED = (

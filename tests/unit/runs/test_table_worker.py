@@ -12,7 +12,7 @@ import pytest
 
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError, StoppedError
 from compactor.events import (
     EqualityDeletesConverted,
     Event,
@@ -22,18 +22,21 @@ from compactor.events import (
     RunFailed,
     RunSkipped,
 )
-from compactor.iceberg.other_compactors import OtherCompactor
+from compactor.iceberg.other_compactors import DAY_SECONDS, OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import PlannedGroup, TablePlan
+from compactor.reasons import Reason
 from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
 from compactor.runs.given_up_files import AGAIN_SECONDS, GivenUp, GivenUpFiles
+from compactor.runs.lifelines import Lifelines
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
+from compactor.runs.turns import Turns
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene
 
@@ -115,8 +118,10 @@ class Working:
         self.events: list[Event] = []
         self.plans: list[TablePlan] = []
         self.later: list[LaterError] = []
+        self.charged: list[Spent] = []
         self.announced = self.commits = self.reads = 0
         self.rewrites = False
+        self.lifelines = Lifelines()
         self.hopeless: frozenset[str] = frozenset()
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
@@ -154,7 +159,7 @@ class Working:
 
     def work_on(self, debt: TableDebt, grant: Grant) -> None:
         try:
-            self.worker.work(debt, lambda: False, grant, lambda _: None)
+            self.worker.work(debt, lambda: False, grant, self.charged.append)
         except LaterError as later:
             self.later.append(later)
 
@@ -223,6 +228,80 @@ def test_the_dispatcher_is_told_when_a_refused_search_may_be_tried_again(tmp_pat
     Searching.outcome = staticmethod(done)
     working.work()
     assert (len(working.later), len(working.of(EqualityDeletesConverted))) == (2, 1)
+
+
+def declined_at_first(working: Working) -> set[PartitionKey]:
+    """The partitions with equality deletes, after a run whose plan selected none of them."""
+    working.work()
+    assert working.plans == []
+    partitions = {key for key, each in working.scene.debt().partitions.items() if each.counts.equality_deletes}
+    assert partitions
+    assert not partitions & {each.key for each in working.scene.debt().due}
+    return partitions
+
+
+def test_a_refused_search_in_an_idle_partition_is_repeated_although_its_files_are_left_alone(tmp_path: Path) -> None:
+    working = Working(tmp_path, refused, min_input_files=50)
+    partitions = declined_at_first(working)
+    working.scene.now += AGAIN_SECONDS - 1
+    working.scene.look()
+    assert not partitions & {each.key for each in working.scene.debt().due}
+    working.scene.now += 1
+    Searching.outcome = staticmethod(done)
+    working.work()
+    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (2, 1)
+
+
+def test_equality_deletes_are_converted_once_another_compactor_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = Working(tmp_path, done, min_input_files=50)
+    other = OtherCompactor("spark", 1, 5, last=working.scene.now - 60)
+    monkeypatch.setattr(
+        table_planner, "other_compactors", lambda _, now: (other,) if now < other.last + DAY_SECONDS else ()
+    )
+    declined_at_first(working)
+    working.scene.now += DAY_SECONDS - 60
+    working.work()
+    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (1, 1)
+
+
+def test_a_table_that_waits_for_others_costs_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for twice a minute, perhaps for days: its budget is for the other tables."""
+    working = Working(tmp_path, done)
+
+    def locked(*_: Any, **__: Any) -> None:
+        raise LaterError("a lock is held", reason=Reason.FLINK_LOCK, seconds=30.0)
+
+    monkeypatch.setattr(Turns, "check", locked)
+    working.work()
+    assert [each.reason for each in working.later] == ["flink_lock"]
+    assert working.charged == [Spent(catalog_calls=1)]
+
+
+@pytest.mark.parametrize(
+    ("acts_on", "left", "paused", "error"),
+    [(False, False, False, StoppedError), (True, True, False, LaterError), (True, False, True, StoppedError)],
+    ids=["switched off", "left to another", "paused"],
+)
+def test_manifests_that_were_not_tried_stay_due(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    acts_on: bool,
+    left: bool,
+    paused: bool,
+    error: type[FirnlineError],
+) -> None:
+    """Nothing on the board changes when the table is switched on again."""
+    working, due = Working(tmp_path, done), ManifestCounts(100, 100, due_specs=(0,), why="many")
+    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    monkeypatch.setattr(TablePlanner, "acts_on", lambda *_: acts_on)
+    monkeypatch.setattr(TablePlanner, "is_left_to_another", lambda *_: left)
+    working.scene.look()
+    alone = replace(working.scene.debt(), partitions={}, manifests=due)
+    with pytest.raises(error):
+        working.worker.work(alone, lambda: paused, NO_GRANT, working.charged.append)
+    assert working.of(ManifestsRewritten) == working.of(RunFailed) == []
 
 
 def test_a_merge_of_other_files_does_not_repeat_a_refused_search(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
 from streaming.ledger.sweep_schedule import BEHIND_SECONDS, RARELY, Rhythm
 from streaming.ledger.table_watcher import (
+    LISTING_SECONDS,
     MOST_SHOWN,
     ROUND_SECONDS,
     SWEEP_AGAIN_SECONDS,
@@ -127,6 +129,29 @@ def test_a_sweep_that_is_due_earlier_while_the_stream_is_behind(scene: Scene) ->
     behind[0] = True
     until(lambda: watching.sweeps == 2)
     watching.watcher.stop()
+
+
+def test_a_listing_that_takes_too_long_is_shown_until_it_ends(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def hangs(*_: Any) -> Iterator[TableName]:
+        begun.set()
+        answered.wait(60)
+        yield NAME
+
+    monkeypatch.setattr(watching.scene.catalogs, "list_tables", hangs)
+    watching.watcher.start()
+    try:
+        assert begun.wait(60)
+        watching.now += LISTING_SECONDS
+        assert watching.watcher.hanging == {}
+        watching.now += 1
+        assert watching.watcher.hanging == {"lake": LISTING_SECONDS + 1}
+    finally:
+        answered.set()
+    until(lambda: not watching.watcher.hanging)
 
 
 def test_sweep_soon_sweeps_at_once(watching: Watching) -> None:
