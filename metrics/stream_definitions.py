@@ -50,7 +50,7 @@ HTTP_EVENTS = counter(
 )
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
-    "Offsets on the event topic that the query's last batch did not read.",
+    "Offsets of all event topics and partitions that the query's last batch did not read.",
     "Grows: batches are slower than the arrival of events. See batch seconds and manifest read seconds.",
     labels=("query",),
 )

@@ -204,10 +204,21 @@ class InFlightRecords:
             self._sent.discard(record.run_id)
 
     def all(self) -> list[Record]:
-        """All records, oldest first."""
+        """All records, oldest first.
+
+        Raises:
+            RetryError: the folder cannot be read.
+        """
         self._write_ends()
         records = []
-        for name in self._folder.names():
+        try:
+            names = self._folder.names()
+        except OSError as error:
+            raise RetryError(
+                f"the records of runs in {self._folder.path} cannot be read: {error}; check state.checkpoint",
+                reason=Reason.STATE_UNREADABLE,
+            ) from error
+        for name in names:
             with suppress(RetryError):  # the next sweep reads it
                 records.append(self._read(name) if name.endswith(SUFFIX) else None)
         return sorted((record for record in records if record), key=lambda record: record.created)

@@ -352,6 +352,13 @@ class DebtBoard:
                 self._declined[table] = known
             return known
 
+    def forget_declined(self, table: TableName, gone: Collection[PartitionKey]) -> None:
+        """Drop what is known of declined partitions that have no debt any more, or are gone."""
+        with self._lock:
+            known = self._declined.get(table, {})
+            if gone and known:
+                self._declined[table] = {key: each for key, each in known.items() if key not in gone}
+
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """Add requests to rewrite what these filters select; a request that is already pending is not added again."""
         self.request_all({table: filters})

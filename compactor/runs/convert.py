@@ -89,6 +89,12 @@ class ConversionResult:
         )
 
 
+def nothing_converted(table: TableView, conversion: Conversion, run_id: str) -> ConversionResult:
+    """The result of a conversion that has nothing to convert, or nothing that can be."""
+    before = table.snapshot.snapshot_id if table.snapshot else None
+    return ConversionResult(table.name, run_id, before, deletes_left=conversion.refused, why=conversion.why)
+
+
 @dataclass(frozen=True)
 class _Found:
     """Rows of all searches, by data file, and the searches that were refused."""
@@ -140,9 +146,9 @@ class Converting:
         """
         tools, table, run_id, conversion = self._tools, self._table, self._run_id, self._conversion
         started, snapshot = tools.ticks(), table.snapshot
-        nothing = ConversionResult(table.name, run_id, snapshot.snapshot_id if snapshot else None)
+        nothing = nothing_converted(table, conversion, run_id)
         if snapshot is None or not conversion.deletes:
-            return replace(nothing, deletes_left=conversion.refused, why=conversion.why)
+            return nothing
         tools.lifelines.moved(table.name)
         java = JavaTable.load(tools.session, table, snapshot.snapshot_id)
         records = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,12 +148,11 @@ def fetch_jars(jar_set: JarSet) -> list[Path]:
 
     Raises:
         GiveUpError: the jars could not be fetched; the message has the last lines of Ivy's output.
-        InputError: a jar is not the one whose digest is pinned (jar_digests.py).
+        InputError: a jar is not the one whose digest is pinned (jar_digests.py), or the folder cannot be written.
     """
     folder = jars_folder(jar_set)
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        with _written(folder), tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             retrieve(jar_set, Path(scratch))
             check_jars((Path(scratch) / "jars").glob("*.jar"))
             try:
@@ -161,6 +161,19 @@ def fetch_jars(jar_set: JarSet) -> list[Path]:
                 if not folder.is_dir():  # another process has fetched the same set
                     raise
     return list(checked(tuple(sorted(folder.glob("*.jar")))))
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Make the parent of a folder of jars. Errors of writing there name it and the remedy."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise InputError(
+            f"jars cannot be written to {folder.parent}: {error}; run `firnline jars` as a user who may write there, "
+            "or set XDG_CACHE_HOME to another folder"
+        ) from error
 
 
 def pyspark_jars() -> Path:

@@ -324,9 +324,12 @@ def regular(
         yield Arrival(number * interval, {"": chosen}, upserts)
 
 
-def bursts(commits: int, sizes: Sequence[int], interval: float, length: int, pause: float) -> Iterator[Arrival]:
-    """Bursts of `length` commits, `interval` seconds apart, with `pause` seconds after each burst."""
+def bursts(
+    commits: int, sizes: Sequence[int], interval: float, length: int, pause: float, files: int = 1
+) -> Iterator[Arrival]:
+    """Bursts of `length` commits of `files` files, `interval` seconds apart, with `pause` seconds after each burst."""
     at = 0.0
     for number in range(commits):
-        yield Arrival(at, {"": (sizes[number % len(sizes)],)})
+        chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
+        yield Arrival(at, {"": chosen})
         at += pause if (number + 1) % length == 0 else interval

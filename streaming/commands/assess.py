@@ -24,7 +24,7 @@ from compactor.whatif.table_history import commits_of
 from streaming.commands import reports
 from streaming.commands.console import PlainConsole, result_console
 from streaming.commands.options import OUTPUT, numbers, print_error, print_json
-from streaming.ledger.watched_tables import watched_tables
+from streaming.ledger.watched_tables import NO_TABLES, watched_tables
 from streaming.wiring import manifest_cache
 
 DEFAULT_CRONS = "10,60"
@@ -79,6 +79,8 @@ def assess_tables(
     else:
         for each in documents:
             show(result_console(), each)
+        if not names:
+            click.echo(NO_TABLES)
     for _, other in failed[1:]:
         print_error(other)
     if failed:

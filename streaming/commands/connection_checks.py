@@ -283,7 +283,7 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         for pattern in kafka.patterns:
             remedy = f"allow this principal to DESCRIBE and READ the topics that match {pattern}"
             yield _tried(f"events topics {pattern}", remedy, _read_topics, access[0], kafka, pattern)
-        if settings.service.shard_group:
+        if settings.service.shard_group and not observe:
             group = group_id(settings.service.shard_group)
             yield _tried(
                 f"shard group {group}", f"allow this principal to READ group {group}", _group, access[0], group

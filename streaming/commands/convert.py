@@ -19,7 +19,7 @@ from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conversion import Conversion, not_beside, plan_conversion
 from compactor.planning.inventory import take_inventory
-from compactor.runs.convert import ConversionResult, Converting
+from compactor.runs.convert import ConversionResult, Converting, nothing_converted
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -58,8 +58,11 @@ def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, outp
     name = TableName.parse(table, settings.catalogs)
     view = catalogs.load(name)
     conversion = plan_conversion(take_inventory(view, cache))
-    if dry_run or not conversion.deletes:
+    if dry_run:
         _show_plan(view, conversion, output)
+        return
+    if not conversion.deletes:
+        _show(nothing_converted(view, conversion, str(uuid.uuid4())), output)
         return
     if table_switch(view.properties) is False:
         raise InputError(f"table {name} has the property firnline.enabled=false; unset it first")
@@ -142,17 +145,21 @@ def _show(result: ConversionResult, output: str) -> None:
     if output == "json":
         print_json({**asdict(result), "table": str(result.table)})
         return
-    console = result_console()
-    console.print(
-        styled(str(result.table), "bold"),
-        f": snapshot {result.snapshot_after}: {result.deletes_removed} equality delete files converted, "
-        f"{result.rows:,} rows of {result.files_hit} data files deleted by position",
-        sep="",
-    )
-    share = result.bytes_read / max(1, result.bytes_searched)
-    console.print(
-        f"{result.files_searched} data files searched, {decimal(result.bytes_read)} read ({share:.1%}), "
-        f"{result.seconds:.1f} s",
-    )
+    console, name = result_console(), styled(str(result.table), "bold")
+    if result.snapshot_after is not None:
+        console.print(
+            name,
+            f": snapshot {result.snapshot_after}: {result.deletes_removed} equality delete files converted, "
+            f"{result.rows:,} rows of {result.files_hit} data files deleted by position",
+            sep="",
+        )
+    else:
+        console.print(name, ": nothing was converted" if result.deletes_left else ": no equality deletes", sep="")
+    if result.files_searched:
+        share = result.bytes_read / max(1, result.bytes_searched)
+        console.print(
+            f"{result.files_searched} data files searched, {decimal(result.bytes_read)} read ({share:.1%}), "
+            f"{result.seconds:.1f} s",
+        )
     if result.deletes_left:
         console.print(styled(f"{result.deletes_left} not converted", "red"), f": {result.why}", sep="")

@@ -18,7 +18,7 @@ from streaming.commands.console import result_console
 from streaming.commands.options import OUTPUT, exit_code, not_empty, print_error, print_json
 from streaming.commands.pause import pause_text
 from streaming.commands.progress import progress_display, reads_shown, shown
-from streaming.ledger.watched_tables import watched_tables
+from streaming.ledger.watched_tables import NO_TABLES, watched_tables
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
 
@@ -42,6 +42,8 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
         print_json({"tables": documents, "errors": reports.error_documents(failed)})
     else:
         reports.print_debt(result_console(), documents)
+        if not names:
+            click.echo(NO_TABLES)
         for each in pauses:
             click.echo(f"paused: {pause_text(each)}")
     for _, error in failed:

@@ -31,11 +31,11 @@ def moment(text: str, now: float) -> float:
     """Parse `30d` (before `now`) or a date or time in ISO 8601 (default UTC) to seconds since the epoch.
 
     Raises:
-        ValueError: `text` is neither.
+        ValueError, OverflowError: `text` is neither, or it is no time in the years 1 to 9999.
     """
     ago = re.fullmatch(r"(\d+)\s*([mhdw])", text.strip())
     if ago is not None:
-        return now - int(ago[1]) * UNIT_SECONDS[ago[2]]
+        return dt.datetime.fromtimestamp(now - int(ago[1]) * UNIT_SECONDS[ago[2]], dt.UTC).timestamp()
     given = dt.datetime.fromisoformat(text.strip())
     return (given if given.tzinfo else given.replace(tzinfo=dt.UTC)).timestamp()
 
@@ -45,7 +45,7 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
         return None
     try:
         return moment(text, time.time())
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         raise click.BadParameter(f"{text!r} is not a time; write 30d, 12h, 2024-01-15 or 2024-01-15T10:00") from None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.box import SIMPLE_HEAD
 from rich.progress import track
 from rich.table import Table
@@ -29,6 +31,7 @@ from streaming.commands.options import OUTPUT, numbers, print_json
 CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 CRONS = (10, 60)
 BURST, PAUSE_SECONDS = 30, 2 * 3600.0
+OF_THE_PATTERN = ("commits", "sizes", "files", "interval", "pattern")
 LONGEST_INTERVAL = 366 * 86_400.0  # a year; float times that are much later have no seconds left
 
 
@@ -83,11 +86,12 @@ class Contender:
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a PNG with the curve and the "
               "number of small files over time. Needs matplotlib.")  # fmt: skip
 @OUTPUT
-@click.pass_obj
-def simulate(config: Path | None, /, table: str | None, plot: Path | None, output: str, **options: Any) -> None:
+@click.pass_context
+def simulate(context: click.Context, /, table: str | None, plot: Path | None, output: str, **options: Any) -> None:
     """Replay an arrival pattern through the policy and through Spark's thresholds on a schedule. Touches no data.
 
-    With TABLE, replay the commits of that table's snapshot history instead of a pattern.
+    With TABLE, replay the commits of that table's snapshot history instead of a pattern, with the table's policy and
+    target; --growth and --target replace these.
 
     \b
     firnline simulate --commits 10000 --size 1MB
@@ -95,10 +99,11 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     firnline -c firnline.yaml simulate db.events
     """  # noqa: D301 - \b keeps click from re-wrapping
     values = PolicyValues(growth=_growth(options["growth"]))
-    sizes = FileSizes(options["target"], int(options["target"] * values.min_file_size_ratio))
-    arrivals: Sequence[Arrival] = list(_pattern(options))
+    sizes = _sizes_of(options["target"], values)
+    arrivals: Sequence[Arrival] = list(_pattern(options)) if table is None else ()
     if table is not None:
-        arrivals, values, sizes = _history(config, table)
+        given = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        arrivals, values, sizes = _history(context.obj, table, options, given)
     console = PlainConsole(stderr=True)
     contenders = _contenders(values, sizes, options)
     shown = track(contenders, "replaying", console=console, transient=True, disable=not console.is_terminal)
@@ -127,12 +132,29 @@ def _growth(text: str) -> float:
 def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
     commits, sizes, interval = options["commits"], options["sizes"], options["interval"]
     if options["pattern"] == "bursts":
-        return bursts(commits, sizes, interval, BURST, PAUSE_SECONDS)
+        return bursts(commits, sizes, interval, BURST, PAUSE_SECONDS, options["files"])
     pause = PAUSE_SECONDS if options["pattern"] == "idle" else interval
     return regular(commits, sizes, pause, options["files"], upserts=options["pattern"] == "upserts")
 
 
-def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
+def _sizes_of(target: int, values: PolicyValues) -> FileSizes:
+    return FileSizes(target, int(target * values.min_file_size_ratio))
+
+
+def _history(
+    config: Path | None, text: str, options: Mapping[str, Any], given: AbstractSet[str]
+) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
+    """The commits of a table, with its policy and sizes; options that were `given` replace these.
+
+    Raises:
+        InputError: an option is of a pattern, or the table has no commits.
+    """
+    for name in OF_THE_PATTERN:
+        if name in given:
+            raise InputError(
+                f"--{name.replace('sizes', 'size')} describes a pattern; with TABLE the commits of {text} are "
+                "replayed: leave one of the two out"
+            )
     # Start-up time: only needed with TABLE.
     from compactor.whatif.table_history import arrivals_of  # noqa: PLC0415
     from streaming.wiring import manifest_cache  # noqa: PLC0415
@@ -145,7 +167,10 @@ def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyV
         arrivals = arrivals_of(view, cache)
     if not arrivals:
         raise InputError(f"table {view.name} has no snapshot that added files; use --commits and --size instead")
-    return arrivals, values, file_sizes(values, view.properties)
+    if "growth" in given:
+        values = values.model_copy(update={"growth": _growth(options["growth"])})
+    sizes = _sizes_of(options["target"], values) if "target" in given else file_sizes(values, view.properties)
+    return arrivals, values, sizes
 
 
 def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any]) -> list[Contender]:

@@ -27,7 +27,7 @@ TABLE = "Table"
 LEVEL_SEPARATOR = "\x1f"
 NO_REQUEST = b"null"
 
-# Events whose namespace is joined by dots; the others join by U+001F, as in URLs of the REST API.
+# Events whose namespace is joined by dots; the others, and these of earlier versions, join by U+001F, as URLs do.
 _DOTTED = frozenset({CREATE, "registerTable"})
 _BRINGS_FILES = _DOTTED | {UPDATE, RENAME, UNDROP}
 
@@ -69,6 +69,8 @@ def _read(attributes: Fields, event: RawEvent) -> Decoded:
     request = _request(event.value or b"")
     if kind == CREATE and request.values.get("stage-create") is True:  # the table comes with its first commit
         return NotACommit(SOURCE, f"{shown(kind)} of a staged table")
+    if kind == RENAME and not request.values:  # earlier versions do not tell the new name
+        return NotACommit(SOURCE, f"{shown(kind)} without a request")
     if kind == RENAME:
         destination = request.record("destination")
         namespace, name = destination.namespace("namespace"), destination.text("name")
@@ -94,7 +96,8 @@ def _request(value: bytes) -> Fields:
 
 def _levels(attributes: Fields, kind: str) -> tuple[str, ...]:
     written = attributes.values.get("ce_namespace", "")
-    levels = written.split("." if kind in _DOTTED else LEVEL_SEPARATOR) if written else []
+    dotted = kind in _DOTTED and LEVEL_SEPARATOR not in written
+    levels = written.split("." if dotted else LEVEL_SEPARATOR) if written else []
     return Fields({"ce_namespace": levels}, attributes.path).namespace("ce_namespace")
 
 

@@ -98,7 +98,10 @@ class Stage:
 @contextmanager
 def work_folder(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"folder {folder} cannot be made: {error}; name another one with --folder") from error
         yield folder.resolve()
     else:
         yield Path(tempfile.mkdtemp(prefix="firnline-demo-")).resolve()

@@ -12,9 +12,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
-from compactor.errors import InputError, RetryError
+from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
-from compactor.settings.kafka import KafkaSettings
+from compactor.settings.kafka import INTERNAL, KafkaSettings
 from compactor.whole_numbers import whole_number
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
 
@@ -82,8 +82,8 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
 
 
 def _pattern(kafka: KafkaSettings) -> str:
-    """One regular expression for all topics that are read; never the topic of dead letters."""
-    read = [*map(re.escape, kafka.named_topics), *kafka.patterns]
+    """One regular expression for all topics that are read; as `KafkaSettings.reads` says."""
+    read = [*map(re.escape, kafka.named_topics), *(f"(?!{INTERNAL})(?:{each})" for each in kafka.patterns)]
     return f"^(?!{re.escape(kafka.dead_letter_topic)}$)(?:{'|'.join(f'(?:{each})' for each in read)})$"
 
 
@@ -164,6 +164,10 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
         for key, topic in wanted.items():
             if topic not in existing:
                 _create(admin, key, topic, create=create)
+    except FirnlineError:
+        raise
+    except Exception as error:
+        raise no_broker(kafka, error) from error
     finally:
         admin.close()
 

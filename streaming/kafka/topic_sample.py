@@ -14,7 +14,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
-from compactor.errors import InputError, RetryError
+from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
@@ -60,6 +60,14 @@ def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
     except TopicAuthorizationFailedError as error:
         raise InputError(
             f"topic {topic}: the broker does not allow this principal to READ it", reason=Reason.NOT_ALLOWED
+        ) from error
+    except FirnlineError:
+        raise
+    except Exception as error:  # the client raises a KeyError for a partition without a leader
+        raise RetryError(
+            f"topic {topic} cannot be read now ({type(error).__name__}: {error}): each of its partitions needs a "
+            "leader; check the brokers",
+            reason=Reason.KAFKA_UNAVAILABLE,
         ) from error
 
 

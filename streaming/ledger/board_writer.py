@@ -219,10 +219,12 @@ class BoardWriter:
         now = self.clock()
         declined = self.board.declined(table, now)
         by = (facts.basis, facts.layouts)
+        unseen = set(declined)
 
         def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
             found = _judged(facts, key, counts, now)
             known = declined.get(key)
+            unseen.discard(key)
             return found if known is None else known.applied(found, facts.basis)
 
         kept = self._by_slot.get(table)
@@ -233,6 +235,7 @@ class BoardWriter:
             return Shortlist.joined(kept.lists.values())
         lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
         shortlist = Shortlist.joined(lists.values())
+        self.board.forget_declined(table, unseen)
         if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
             self._by_slot[table] = _BySlot(now, by, lists)
         else:

@@ -274,8 +274,8 @@ class DriverLedger:
         except TableMissingError:
             return False
         except RetryError as error:
-            if error.reason is Reason.CATALOG_UNAVAILABLE or self.watcher.may_have(table):
-                raise  # else it was counted before
+            if error.reason is Reason.CATALOG_UNAVAILABLE or not self.watcher.has_listed(table.catalog):
+                raise  # else it was counted before, or no listing will ever tell whether it exists
         if self._wants(table):
             self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
         return True

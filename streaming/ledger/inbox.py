@@ -100,7 +100,7 @@ class Inbox:
     def _with_tables(self, event: AnyHeard, shard: Shard) -> Sequence[Heard]:
         """The event for each table that it may be of; none: the table of its metadata file is searched if need be."""
         if isinstance(event, Heard):
-            called = self.looker.names.name_of(event.table)
+            called = self._called(event)
             return (event if called == event.table else replace(event, table=called),)
         locations, written, at = self.looker.locations, event.metadata_location, event.timestamp_ms / 1000
         tables = locations.find(written)
@@ -122,6 +122,16 @@ class Inbox:
                     # Once: the listings of the search find a table that comes later.
                     self.queue.put(guess, Asked(self._lane(guess), at, tries=len(TRY_AGAIN_SECONDS)))
         return ()
+
+    def _called(self, event: Heard) -> TableName:
+        """The table as its catalog calls it, as far as it is known.
+
+        A name that is ignored may be another spelling of a watched one; not of a request, which may mean that table.
+        """
+        called = self.looker.names.name_of(event.table)
+        if event.request is not None or not self.settings.tables.ignores(called):
+            return called
+        return self.looker.spelled(called) or called
 
     def _tell_of_shared(self, folder: str, tables: int) -> None:
         """Once for each folder."""

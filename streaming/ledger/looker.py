@@ -377,7 +377,10 @@ class Looker:
 
     def _has_other_name(self, table: TableName, error: OtherNameError) -> Looked:
         """The table has another name: what was requested under this one is requested under that one."""
-        self.board.rename_requests(table, error.called)
+        if self.settings.tables.ignores(error.called):
+            self.board.drop_requests(table)
+        else:
+            self.board.rename_requests(table, error.called)
         looked = self._lost(table, error)
         self.names.is_called(table, error.called)
         return replace(looked, called=error.called)

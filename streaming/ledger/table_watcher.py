@@ -137,8 +137,16 @@ class TableWatcher:
         return self.is_found(table) or table.catalog not in self._found or _is_within(table, unlisted)
 
     def spelled(self, table: TableName) -> TableName | None:
-        """The listed name that differs from this one by capitals only; None also for a listed name."""
-        return None if self.is_found(table) else self._spelled.get(table.catalog, {}).get(str(table).casefold())
+        """The listed name that differs from this one by capitals only; None also for a listed name.
+
+        Also of an ignored table: a catalog that ignores capitals gives it under any spelling.
+        """
+        listed = self._spelled.get(table.catalog, {}).get(str(table).casefold())
+        return None if self.is_found(table) or listed == table else listed
+
+    def has_listed(self, catalog: str) -> bool:
+        """Whether a listing of the catalog has ended."""
+        return catalog in self._found
 
     @property
     def trouble(self) -> str | None:
@@ -169,21 +177,24 @@ class TableWatcher:
             FirnlineError: it cannot be listed; the tables that were listed before are asked for.
         """
         listed: set[TableName] = set()
+        names: set[TableName] = set()
         unlisted: dict[Namespace, RetryError] = {}
         asked_at = self._round(catalog).asked_at
         try:
             for table in self.catalogs.list_tables(catalog, unlisted.__setitem__):
                 if self._stop.is_set():
                     return len(listed)
+                names.add(table)
                 if self._watches(table):
                     listed.add(table)
                     if table not in asked_at:
                         self._ask(table, asked_at)
         except FirnlineError:
             if listed:
-                self._keep(catalog, self._found.get(catalog, frozenset()) | listed)
+                self._keep(catalog, self._found.get(catalog, frozenset()) | listed, names.union(self._named(catalog)))
             raise
-        self._keep(catalog, frozenset(listed.union(self._found_within(catalog, unlisted))))
+        kept = (each for each in self._named(catalog) if _is_within(each, unlisted))
+        self._keep(catalog, frozenset(listed.union(self._found_within(catalog, unlisted))), names.union(kept))
         self._report_unlisted(catalog, unlisted)
         for table in self._not_listed(catalog):
             self._ask(table, asked_at)
@@ -254,8 +265,13 @@ class TableWatcher:
     def _watches(self, table: TableName) -> bool:
         return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
 
-    def _keep(self, catalog: str, found: frozenset[TableName]) -> None:
-        self._spelled = {**self._spelled, catalog: {str(table).casefold(): table for table in found}}
+    def _named(self, catalog: str) -> Collection[TableName]:
+        """All tables of the last listing, also those that are ignored or another service's."""
+        return self._spelled.get(catalog, {}).values()
+
+    def _keep(self, catalog: str, found: frozenset[TableName], names: Iterable[TableName]) -> None:
+        spelled = {str(table).casefold(): table for table in (*names, *found)}
+        self._spelled = {**self._spelled, catalog: spelled}
         self._found = {**self._found, catalog: found}  # assign new maps: other threads read them
 
     def _serve(self, catalog: str) -> None:

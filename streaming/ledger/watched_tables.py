@@ -9,6 +9,8 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import Settings, TableRules
 from compactor.table_names import TableName
 
+NO_TABLES = "No table of the catalogs is watched. See tables.include, tables.observe and tables.exclude."
+
 
 def raise_unless_excluded(tables: TableRules, catalog: str, namespace: tuple[str, ...], error: RetryError) -> None:
     """For namespaces that cannot be listed: without those that are excluded, a list is complete.

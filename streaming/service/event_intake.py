@@ -24,11 +24,13 @@ from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
+from compactor.table_names import TableName
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
-from streaming.commit_events.decoder import BadEvent, MalformedError, RawEvent
+from streaming.commit_events.decoder import BadEvent, MalformedError, RawEvent, TableChanged
+from streaming.kafka.commit_topic import RecordKind, kind_of
 from streaming.ledger.event_sources import EventSources
-from streaming.ledger.records import Record, named
+from streaming.ledger.records import Named, Record, named
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
@@ -114,10 +116,12 @@ class EventIntake:
             return _refused(bad[0])
         if not parts:
             return Result.IGNORED, _answer(HTTPStatus.ACCEPTED, result=Result.IGNORED)
-        return self._send(None, body, kept) or (
-            Result.ACCEPTED,
-            _answer(HTTPStatus.ACCEPTED, result=Result.ACCEPTED),
-        )
+        accepted = Result.ACCEPTED, _answer(HTTPStatus.ACCEPTED, result=Result.ACCEPTED)
+        if kind_of(event) is not RecordKind.SINK_CONTROL:
+            return self._send(None, body, kept) or accepted
+        # A topic with such a record is taken for the sink's own, which must not be written to.
+        sent = (self._send(*_canonical(part.event, part.table), ()) for part in parts if isinstance(part, Named))
+        return next((failure for failure in sent if failure is not None), accepted)
 
     def _take_report(self, path: re.Match[str], body: bytes) -> Outcome:
         """A report becomes a canonical event: its path names the table more exactly than its text."""
@@ -133,8 +137,7 @@ class EventIntake:
             return _refused(table)
         if table is None:
             return Result.IGNORED, nothing
-        key, value = canonical.encode(replace(changed, catalog=table.catalog), sender=changed.source)
-        return self._send(key, value, ()) or (Result.ACCEPTED, nothing)
+        return self._send(*_canonical(changed, table), ()) or (Result.ACCEPTED, nothing)
 
     def close(self) -> None:
         """Close the connection to the broker."""
@@ -189,6 +192,12 @@ class EventIntake:
         finally:
             if granted:
                 self._waiting.release()
+
+
+def _canonical(changed: TableChanged, table: TableName) -> tuple[bytes, bytes]:
+    """Key and value of the canonical event of a change of `table`."""
+    named = replace(changed, catalog=table.catalog, namespace=table.namespace, name=table.name)
+    return canonical.encode(named, sender=changed.source)
 
 
 def _table_of(path: re.Match[str]) -> tuple[str | None, tuple[str, ...], str]:

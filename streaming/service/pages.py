@@ -254,7 +254,7 @@ def metrics_server(
     Raises:
         InputError: the certificate cannot be used.
     """
-    worst, alone = settings.service.worst_partitions, 0 if settings.service.shard_group else 1
+    worst, alone = settings.service.worst_partitions, 0 if settings.service.shard_group and not state.observing else 1
     collector = DebtCollector(
         board,
         lambda: state.work,

@@ -384,9 +384,12 @@ class Service:
             streams.check()
 
     def _start_shard_group(self, ledger: DriverLedger, checkpoint: str) -> None:
-        """Join the services that divide the tables among themselves. Left last, when no run is under way any more."""
+        """Join the services that divide the tables among themselves. Left last, when no run is under way any more.
+
+        Observe mode joins none, since nothing would compact its part: it looks at all tables.
+        """
         name = self._settings.service.shard_group
-        if not name:
+        if not name or self._observe:
             return
         me = member_name(checkpoint)
         self._state.group = group = ShardGroup(self._settings.kafka, name, me, ledger.shard_changed)

@@ -294,7 +294,6 @@ def unreported(recent: Sequence[Any], reported: str) -> Sequence[Any]:
 
 def finished_batch(name: str, progress: Any) -> BatchFinished:
     """The event of one finished batch, from Spark's progress."""
-    behind = [int(source.metrics.get("maxOffsetsBehindLatest") or 0) for source in progress.sources]
     rows = progress.numInputRows
     if name == DEAD_LETTERS_QUERY:  # Spark counts the records of both passes
         rows = min(rows, offsets_read(progress.json) or rows)
@@ -303,7 +302,7 @@ def finished_batch(name: str, progress: Any) -> BatchFinished:
         batch_id=progress.batchId,
         seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
         input_rows=rows,
-        lag_offsets=sum(behind),
+        lag_offsets=offsets_behind(progress.json),
     )
 
 
@@ -320,6 +319,20 @@ def offsets_read(progress: str) -> int | None:
         for topic, partitions in ends.items():
             known = starts.get(topic, {})
             total += sum(end - known.get(number, 0) for number, end in partitions.items())
+    return total
+
+
+def offsets_behind(progress: str) -> int:
+    """Number of offsets after the end of a batch that were there when it began, from the JSON of Spark's progress.
+
+    Spark's own figure (`maxOffsetsBehindLatest`) is of one partition, the worst.
+    """
+    total = 0
+    for source in json.loads(progress)["sources"]:
+        ends = source["endOffset"] or {}
+        for topic, partitions in (source["latestOffset"] or {}).items():
+            read = ends.get(topic, {})
+            total += sum(max(0, latest - read.get(number, 0)) for number, latest in partitions.items())
     return total
 
 

@@ -346,6 +346,15 @@ def test_a_bad_header_is_one_letter_at_most(name, value):
     assert_usable(LakekeeperDecoder().decode(event))
 
 
+def test_earlier_versions_of_lakekeeper_join_levels_as_urls_do_and_do_not_tell_a_new_name():
+    """lakekeeper 257dd0f9, `publisher.rs`: `to_url_string` for all events, no request for a rename or a creation."""
+    created = BY_NAME["lakekeeper_create_table"].event
+    headers = {**dict(created.headers), "ce_namespace": b"db\x1fother"}
+    (table,) = tables(ask(replace(created, headers=tuple(headers.items()), value=b"null")))
+    assert table[0] == ("db", "other")
+    assert isinstance(ask(replace(BY_NAME["lakekeeper_rename_table"].event, value=b"null")), NotACommit)
+
+
 def test_a_change_is_announced_once():
     first, second = changed(snapshot_id=1), changed(snapshot_id=2)
     place = LocationChanged("canonical", "e", "s3://a/b.metadata.json", 1)

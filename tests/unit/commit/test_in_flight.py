@@ -20,6 +20,7 @@ from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
+from compactor.reasons import Reason
 from compactor.table_names import TableName
 from tests.properties.table_history import TableHistory
 
@@ -493,3 +494,11 @@ def test_a_run_id_in_a_summary_proves_the_commit(scene: Scene) -> None:
     scene.history.table.append(rows, snapshot_properties={"firnline.run-id": "run-1"})
     assert committed_parts(scene.history.view(), "run-1").has_last
     assert scene.history.view().name == TableName("lake", ("db",), "t")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """As the folder of a service that runs as another user."""
+    (tmp_path / "in-flight").write_text("no folder")
+    with pytest.raises(RetryError, match=r"in-flight cannot be read: .*; check state\.checkpoint") as raised:
+        InFlightRecords(f"file://{tmp_path}/in-flight", DEAD, 60, lambda: 0).all()
+    assert raised.value.reason == Reason.STATE_UNREADABLE

@@ -63,6 +63,14 @@ def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
     assert due(board) == {FIRST}
 
 
+def test_what_is_known_of_partitions_that_are_gone_is_dropped() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left", SECOND: "left"})
+    board.forget_declined(TABLE, {SECOND})
+    assert board.declined(TABLE, 0.0).keys() == {FIRST}
+
+
 def test_a_clock_that_is_set_back_makes_no_decision_last_longer() -> None:
     board = DebtBoard()
     board.put(debt())

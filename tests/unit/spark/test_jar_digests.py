@@ -94,3 +94,12 @@ def test_the_jars_of_this_environment_are_those(jar_set: java.JarSet) -> None:
     if not folder.is_dir():
         pytest.skip(f"{jar_set.name} is not fetched here")
     check_jars(folder.glob("*.jar"))
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("no folder")
+    monkeypatch.setattr(java, "jars_folder", lambda _set: tmp_path / "home" / "jars" / "spark")
+    with pytest.raises(InputError, match=r"jars cannot be written to .*home/jars: .*XDG_CACHE_HOME"):
+        fetch_jars(SPARK_JARS)

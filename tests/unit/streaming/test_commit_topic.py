@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
+from compactor.errors import RetryError
+from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, RawEvent, TableChanged
+from streaming.kafka import topic_sample
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, kind_of, refusal
 
 CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"
@@ -57,3 +61,17 @@ def test_records_none_of_which_is_a_commit_event_refuse_a_topic() -> None:
         f"kafka.commit_topic: topic commits holds records of another system: none of the {len(RUBBISH)} that were read "
         "is a commit event; give kafka.commit_topic a topic of its own"
     )
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a partition without a leader"), KafkaTimeoutError("no leader for 30 s")], ids=["one", "all"]
+)
+def test_a_topic_with_partitions_without_a_leader_cannot_be_read_now(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sample(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(topic_sample, "_sample", sample)
+    with pytest.raises(RetryError, match=r"topic commits cannot be read now .*: each of its partitions needs a leader"):
+        topic_sample.sample_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "commits")

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from streaming.cli import main
+from streaming.ledger.watched_tables import NO_TABLES
 from tests.properties.table_history import TableHistory
 
 
@@ -34,3 +35,15 @@ def test_a_branch_that_is_to_be_published_is_named(tmp_path: Path, branch: bool,
     else:
         assert told is None
         assert "not rewritten now" not in shown
+
+
+@pytest.mark.parametrize("command", ["debt", "assess"])
+def test_an_empty_list_of_tables_is_no_good_news(tmp_path: Path, command: str) -> None:
+    TableHistory(tmp_path, 2)
+    settings = tmp_path / "settings.json"
+    lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    settings.write_text(json.dumps({"catalogs": {"lake": lake}, "tables": {"exclude": ["*"]}}))
+    shown = CliRunner().invoke(main, ["-c", str(settings), command])
+    assert (shown.exit_code, shown.stdout) == (0, f"{NO_TABLES}\n")
+    found = json.loads(CliRunner().invoke(main, ["-c", str(settings), command, "--output", "json"]).stdout)
+    assert (found["tables"], found["errors"]) == ([], [])

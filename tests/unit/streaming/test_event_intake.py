@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from compactor.errors import RetryError
 from compactor.events import Event, HttpEventAnswered
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import RawEvent
+from streaming.kafka.commit_topic import RecordKind, kind_of
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.records import Named, Record, named
 from streaming.service.event_intake import MOST_WAITING, EventIntake, Headers
 
 TOPIC = "iceberg-commits"
+CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"
 REPORT = json.dumps({"report-type": "commit-report", "table-name": "any", "snapshot-id": 7}).encode()
 
 
@@ -127,6 +130,18 @@ def test_an_event_of_which_nothing_can_be_used_is_refused(body: bytes, status: i
     answered = intake_of(broker, sources)("/v1/events", {}, body)
     assert (answered.status, {**json.loads(answered.body), **answer}) == (status, json.loads(answered.body))
     assert [value for _, value, _ in broker.records] == ([body] if answer == {"result": "accepted"} else [])
+
+
+def test_an_event_of_a_sink_is_written_as_our_own() -> None:
+    """A topic with records of a sink is taken for the sink's control topic: the next start would refuse it."""
+    broker, body = Broker(), (CONNECT / "commit_to_table.bin").read_bytes()
+    sources = EventSources(("lake",), {})
+    record = Record(RawEvent(None, body, (), 5), len(body), TOPIC, 0, 0)
+    answer = intake_of(broker, sources)("/v1/events", {}, body)
+    assert (answer.status, json.loads(answer.body)) == (202, {"result": "accepted"})
+    ((_, value, headers),) = broker.records
+    assert kind_of(RawEvent(None, value, headers, 5)) is RecordKind.EVENT
+    assert tables(broker, sources) == [part.table for part in named(record, sources) if isinstance(part, Named)] != []
 
 
 def failing(error: Exception) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from compactor.events import Event, EventsLost, StreamEnded
 from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
 from streaming.service.stream_failures import NEWEST, OLDEST, UNREAD_ENDS, BatchOffsets, Cause, Offsets
-from streaming.service.watched_query import WatchedQuery, unreported
+from streaming.service.watched_query import WatchedQuery, offsets_behind, unreported
 from tests.unit.streaming.test_stream_failures import NANOSECONDS, NO_CATALOG
 
 
@@ -23,8 +23,19 @@ class Batch:
     timestamp: str
 
 
+PROGRESS = {
+    "sources": [
+        {"endOffset": {"a": {"0": 10, "1": 10}}, "latestOffset": {"a": {"0": 110, "1": 210}, "b": {"0": 5}}},
+        {"endOffset": {"c": {"0": 7}}, "latestOffset": {"c": {"0": 7}}},
+        {"endOffset": None, "latestOffset": None},
+    ]
+}
 BEFORE = [Batch(f"2026-10-25T02:00:{second}.000Z") for second in (10, 20, 30)]
 SET_BACK = [Batch(f"2026-10-25T01:00:{second}.000Z") for second in (40, 50)]
+
+
+def test_events_behind_are_those_of_all_partitions_and_topics() -> None:
+    assert offsets_behind(json.dumps(PROGRESS)) == 100 + 200 + 5
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.debt.board import DebtBoard, PartitionCounts, TableDebt
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.debt.ledger import DictionaryStore, LedgerUpdate, pack, slot_of, unpack
+from compactor.debt.shortlist import Shortlist
 from compactor.errors import RetryError
 from compactor.events import Event, PartitionsSkipped, SkippedPartition
 from compactor.iceberg.other_compactors import OtherCompactor
@@ -263,6 +264,26 @@ def test_what_a_plan_declined_is_not_due_when_it_is_judged_again() -> None:
     assert writing.wakes == wakes, "nothing has changed"
     writing.now = CHANGED_AT + 200
     assert {each.why for each in writing.judge_again().due} == {"idle"}, "another reason"
+
+
+def test_a_declined_partition_without_debt_is_forgotten_although_others_have_no_object_on_the_board(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a partition that retention has dropped: the board cannot know that it is none of the others."""
+    writing, keys = Writing(), [LAYOUT.key((value,)) for value in range(1, 4)]
+    real = Shortlist.joined
+    monkeypatch.setattr(Shortlist, "joined", lambda lists: real(lists, 1))
+    all_seen = replace(writing.count(1, {1: 5, 2: 5, 3: 5}, whole=True), partitions=due_of(writing, keys))
+    writing.board.decline(all_seen, dict.fromkeys(keys, "not worth it"))
+    assert writing.board.declined(TABLE, writing.now).keys() == set(keys)
+    assert writing.count(2, {2: 5, 3: 5}, whole=True).others.partitions == 1
+    assert writing.board.declined(TABLE, writing.now).keys() == set(keys[1:])
+
+
+def due_of(writing: Writing, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, PartitionDebt]:
+    """All partitions as they were when each had an object."""
+    (one,) = writing.debt().partitions.values()
+    return {key: replace(one, key=key) for key in keys}
 
 
 @pytest.mark.parametrize("cached_from", [1, 1_000])

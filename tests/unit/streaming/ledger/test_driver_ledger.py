@@ -327,6 +327,15 @@ def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving
     assert driving.scene.catalogs.calls == []
 
 
+def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:
+    """A namespace that may not be listed, and a table in it that may not be loaded: it may exist."""
+    forbidden, ledger = TableName("lake", ("secret",), "t"), driving.ledger
+    ledger.watcher.sweep("lake")
+    ledger.watcher._unlisted = {"lake": {("secret",): RetryError("403", reason=Reason.TABLE_UNREADABLE)}}
+    driving.scene.catalogs.failure = RetryError("403", reason=Reason.TABLE_UNREADABLE)
+    assert ledger.missing([forbidden]) == frozenset()
+
+
 def test_what_can_never_be_loaded_is_missing(driving: Driving) -> None:
     forbidden, ledger = named("forbidden"), driving.ledger
     unreadable = RetryError("403", reason=Reason.TABLE_UNREADABLE)

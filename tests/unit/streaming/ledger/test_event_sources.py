@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from compactor.settings.kafka import CommitTopic, EventFormat, KafkaSettings, fo
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
 from streaming.commit_events.formats import BY_NAME
+from streaming.kafka.clients import source_options
 from streaming.ledger.event_sources import EventSources
 
 NAMES = {"POLARIS/prod": "lake", "4f6a": "attic", "test": ""}
@@ -134,6 +136,14 @@ def test_topics_of_other_systems() -> None:
     assert not kafka.reads("polaris-events-2")
     assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("iceberg-commits-dead-letter")
     assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("__consumer_offsets")
+
+
+def test_sparks_pattern_reads_the_topics_that_the_settings_say() -> None:
+    kafka = KafkaSettings(commit_topic="commits", commit_topics=({"pattern": ".*"}, {"topic": "__own"}))
+    read = re.compile(source_options(kafka, 10)["subscribePattern"])
+    topics = ("commits", "others", "__own", "__consumer_offsets", "__debezium-heartbeat.db", kafka.dead_letter_topic)
+    assert [bool(read.fullmatch(topic)) for topic in topics] == [kafka.reads(topic) for topic in topics]
+    assert [kafka.reads(topic) for topic in topics] == [True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,19 @@ def test_events_count_for_the_table_as_its_catalog_calls_it(
     assert receiving.asked(replace(COMMIT, table=other)) == expected
 
 
+@pytest.mark.parametrize(("request_text", "asks"), [(None, True), ("id = 1", False)])
+def test_an_event_of_an_ignored_name_counts_for_the_listed_table_that_differs_by_capitals(
+    tmp_path_factory: pytest.TempPathFactory, *, request_text: str | None, asks: bool
+) -> None:
+    """A request may mean another table, which is ignored."""
+    receiving = Receiving(Scene(tmp_path_factory.mktemp("named"), tables={"include": ["lake.db.*"], "observe": []}))
+    other = TableName("lake", ("DB",), "T")
+    receiving.scene.looker.spelled = lambda table: NAME if table == other else None
+    receiving.found = {NAME}
+    asked = receiving.asked(replace(COMMIT, table=other, request=request_text))
+    assert asked == ([(NAME, Asked(Lane.EVENT, 5.0))] if asks else [])
+
+
 @pytest.mark.parametrize("tables", [{"exclude": ["db.t"]}, {"observe": [], "include": ["db.other"]}])
 def test_an_ignored_table_is_not_mentioned(tmp_path_factory: pytest.TempPathFactory, tables: dict[str, object]) -> None:
     receiving = Receiving(Scene(tmp_path_factory.mktemp("ignored"), tables=tables))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,17 @@ def test_another_spelling_of_a_listed_name_is_that_table_if_it_has_its_uuid(scen
     scene.looker.forget(named("T"))
     looked = scene.look(named("T"))
     assert (looked.outcome, looked.called) == (Outcome.MISSING, NAME)
+
+
+def test_an_excluded_table_is_not_counted_under_another_spelling(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, tables={"include": ["*"], "exclude": ["db.t"]})
+    real = scene.catalogs.load
+    scene.catalogs.load = lambda name, ref="main": replace(real(NAME, ref), name=name)  # type: ignore[method-assign]
+    scene.looker.spelled = lambda table: NAME if table == named("T") else None
+    scene.board.request(named("T"), [""])
+    looked = scene.look(named("T"))
+    assert (looked.outcome, looked.called) == (Outcome.MISSING, NAME)
+    assert (scene.board.tables(), scene.board.pending()) == ((), {})
 
 
 def test_a_table_that_was_renamed_to_other_capitals_is_there_at_once(scene: Scene) -> None:

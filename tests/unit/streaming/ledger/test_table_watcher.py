@@ -450,6 +450,13 @@ def test_a_listing_knows_names_by_any_spelling(scene: Scene) -> None:
     assert [watcher.spelled(each) for each in (named("T"), NAME, named("x"))] == [NAME, None, None]
 
 
+def test_a_listing_knows_the_names_of_excluded_tables_too(tmp_path: Path) -> None:
+    """A catalog that ignores capitals gives them under any spelling."""
+    watcher = Watching(Scene(tmp_path, tables={"exclude": ["db.t"]})).watcher
+    assert watcher.sweep("lake") == 0
+    assert (watcher.spelled(named("T")), watcher.spelled(NAME)) == (NAME, None)
+
+
 def test_a_namespace_that_cannot_be_listed_may_have_any_table(scene: Scene) -> None:
     watcher = Watching(scene).watcher
     watcher.sweep("lake")
