@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise, takewhile
+from itertools import islice, pairwise
 from typing import Final
 
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -51,6 +51,11 @@ when a store or a node fails, and goes on with what it had begun.
 IN_TIME: Final = (0.9, 1.25)
 """A commit is in time if it comes between so many times the usual time after the one before. Commits vary less; one of
 a writer that catches up comes as soon as its statement is done.
+"""
+RECOVERED: Final = 30.0
+"""Commits in time for so many seconds, three at most, show that a writer has caught up. While a store or a cluster
+recovers, statements are slow, and one that begins at once may be done in time by chance: simulated with a commit every
+ten seconds, an eighth of the moments after one commit in time were wrong, and one in four hundred after three.
 """
 OVERDUE: Final = 1.5
 """A commit after more than so many times the usual time is none that a schedule brings."""
@@ -148,13 +153,15 @@ def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] 
 def _is_behind(gaps: Sequence[float], usual: float) -> bool:
     """Whether the writer is so late that its next statement begins at once. `gaps` in seconds, the newest first.
 
-    It was in time at its last commit in time. How much the commits since then came late and early, in all, is how late
-    it is now.
+    It had caught up when its commits were in time for `RECOVERED` seconds. How much the commits since then came late
+    and early, in all, is how late it is now.
     """
     if len(gaps) < FEWEST or sum(gap > OVERDUE * usual for gap in gaps) > SELDOM * len(gaps):
         return False  # no schedule is known
     early, late = (factor * usual for factor in IN_TIME)
-    since = list(takewhile(lambda gap: not early <= gap <= late, gaps))
+    in_time, some = [early <= gap <= late for gap in gaps], min(max(1, int(RECOVERED / usual)), 3) if usual else 1
+    caught_up = (number for number in range(len(gaps)) if in_time[number : number + some] == [True] * some)
+    since = gaps[: next(caught_up, len(gaps))]
     if len(since) >= SLOWER and min(since[:SLOWER]) > late:
         return False
     return sum(gap - usual for gap in since) > max(0.0, IDLE * usual - SHORTEST_MOMENT)
