@@ -20,6 +20,7 @@ from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
     append_and_expire,
+    append_rows,
     before_commit,
     create,
     delete_equal,
@@ -181,7 +182,7 @@ def test_deletes_are_carried_beside_delete_files_of_an_older_format(lake: Lake, 
     hundreds(lake, table_name)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
     upgrade(lake, table_name)
-    lake.sql(f"INSERT INTO lake.{table_name} VALUES (777, 'p0', 0)")
+    append_rows(lake, table_name, [(777, "p0", 0)])
     columns = "id, k, _row_id, _last_updated_sequence_number"
     rows, plan = lake.rows(table_name, columns), of_three_files(planned(lake, table_name))
     other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 250 OR id = 550"))
