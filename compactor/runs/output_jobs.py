@@ -46,7 +46,9 @@ OUT_OF_MEMORY = (
 )
 RESTORE = "; restore the file, or remove it from the table; compact other partitions with --where"
 MOST_SUSPECTS = 10
-_UNREADABLE = re.compile(r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file")
+_UNREADABLE = re.compile(
+    r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file|java\.io\.EOFException"
+)
 """In the errors of readers whose file is missing or damaged."""
 LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job

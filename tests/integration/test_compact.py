@@ -90,5 +90,5 @@ def test_manifests_of_every_codec_that_iceberg_writes(lake: Lake, table_name: st
     head = Path(plain_path(manifest)).read_bytes()[:10_000]
     assert {"snappy": b"snappy", "zstd": b"zstandard", "uncompressed": b"null"}[codec] in head
     lake.compact(table_name, force=True)
-    assert len(lake.live_files(table_name)) == 4
+    assert len(lake.sql(f"SELECT 1 FROM lake.{table_name}.data_files")) == 4  # of other readers, not all know the codec
     assert lake.rows(table_name) == before

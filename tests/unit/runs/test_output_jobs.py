@@ -112,6 +112,10 @@ ABORTED = (
             "org.apache.parquet.format.InvalidParquetMetadataException: size -43",
             f" in one of file:///lake/t/k=null/1.parquet{RESTORE}",
         ),
+        (
+            "org.apache.iceberg.exceptions.RuntimeIOException: java.io.EOFException",
+            f" in one of file:///lake/t/k=null/1.parquet{RESTORE}",
+        ),
         ("java.io.UncheckedIOException: Failed to create Parquet file", ""),
     ],
 )
