@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from compactor.errors import RetryError, StoppedError
+from compactor.errors import RetryError, StoppedError, retried
 from compactor.iceberg.tables import TableView
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location, plain_path
@@ -211,13 +211,9 @@ class InFlightRecords:
         """
         self._write_ends()
         records = []
-        try:
+        what = f"the records of runs in {self._folder.path} cannot be read"
+        with retried(what, Reason.STATE_UNREADABLE, "; check state.checkpoint"):
             names = self._folder.names()
-        except OSError as error:
-            raise RetryError(
-                f"the records of runs in {self._folder.path} cannot be read: {error}; check state.checkpoint",
-                reason=Reason.STATE_UNREADABLE,
-            ) from error
         for name in names:
             with suppress(RetryError):  # the next sweep reads it
                 records.append(self._read(name) if name.endswith(SUFFIX) else None)

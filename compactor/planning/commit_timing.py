@@ -159,7 +159,8 @@ def _is_behind(gaps: Sequence[float], usual: float) -> bool:
     if len(gaps) < FEWEST or sum(gap > OVERDUE * usual for gap in gaps) > SELDOM * len(gaps):
         return False  # no schedule is known
     early, late = (factor * usual for factor in IN_TIME)
-    in_time, some = [early <= gap <= late for gap in gaps], min(max(1, int(RECOVERED / usual)), 3) if usual else 1
+    in_time = [early <= gap <= late for gap in gaps]
+    some = min(max(1, int(RECOVERED / usual)), 3) if usual else 1
     caught_up = (number for number in range(len(gaps)) if in_time[number : number + some] == [True] * some)
     since = gaps[: next(caught_up, len(gaps))]
     if len(since) >= SLOWER and min(since[:SLOWER]) > late:

@@ -81,7 +81,7 @@ class TablePlanner:
         return table
 
     def check_switches(self, debt: TableDebt, table: TableView) -> None:
-        """Whether the table may be rewritten by us; what was asked for it ends if not.
+        """Whether the table may be rewritten by us; if not, its first open request ends.
 
         Raises:
             StoppedError: the table is switched off; published.
@@ -222,9 +222,9 @@ class TablePlanner:
         An idle table changes no more: without a time, it would wait for ever.
         """
         waits = (self.given_up.seconds_left(table.name, now), self.refused.seconds_left(table.name, now))
-        others = other_compactors(table.metadata, now)
         converts = self.settings.policy.for_table(table.name, table.properties).convert_equality_deletes is not None
-        left = max(each.last for each in others) + DAY_SECONDS if others and converts else None
+        others = other_compactors(table.metadata, now) if converts else ()
+        left = max(each.last for each in others) + DAY_SECONDS if others else None
         return earliest(left, *(now + wait for wait in waits if wait is not None))
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:

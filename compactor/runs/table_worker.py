@@ -67,7 +67,7 @@ class RewriteWorker:
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=1))
             table = self.planner.load(debt)
-            charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is asked for often
+            charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is loaded often
             self._moved(debt)
             conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:

@@ -320,8 +320,7 @@ def regular(
 ) -> Iterator[Arrival]:
     """`commits` commits, `interval` seconds apart, of `files` files each; `sizes` are used in turn."""
     for number in range(commits):
-        chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
-        yield Arrival(number * interval, {"": chosen}, upserts)
+        yield Arrival(number * interval, {"": _in_turn(sizes, number, files)}, upserts)
 
 
 def bursts(
@@ -330,6 +329,10 @@ def bursts(
     """Bursts of `length` commits of `files` files, `interval` seconds apart, with `pause` seconds after each burst."""
     at = 0.0
     for number in range(commits):
-        chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
-        yield Arrival(at, {"": chosen})
+        yield Arrival(at, {"": _in_turn(sizes, number, files)})
         at += pause if (number + 1) % length == 0 else interval
+
+
+def _in_turn(sizes: Sequence[int], number: int, files: int) -> tuple[int, ...]:
+    """The sizes of the files of a commit, counted from 0."""
+    return tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))

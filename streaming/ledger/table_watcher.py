@@ -134,7 +134,7 @@ class TableWatcher:
     def may_have(self, table: TableName) -> bool:
         """Whether the last sweep has listed the table, or cannot have: none has ended, or its namespace is unlisted."""
         unlisted = self._unlisted.get(table.catalog, {})
-        return self.is_found(table) or table.catalog not in self._found or _is_within(table, unlisted)
+        return self.is_found(table) or not self.has_listed(table.catalog) or _is_within(table, unlisted)
 
     def spelled(self, table: TableName) -> TableName | None:
         """The listed name that differs from this one by capitals only; None also for a listed name.
@@ -266,7 +266,7 @@ class TableWatcher:
         return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
 
     def _named(self, catalog: str) -> Collection[TableName]:
-        """All tables of the last listing, also those that are ignored or another service's."""
+        """All tables of the last listing, also ignored ones and tables of other services."""
         return self._spelled.get(catalog, {}).values()
 
     def _keep(self, catalog: str, found: frozenset[TableName], names: Iterable[TableName]) -> None:

@@ -100,7 +100,7 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
 
 
 def test_a_run_that_fails_again_after_a_long_time_waits_as_long() -> None:
-    """A catalog that refuses the commits of a table: each attempt writes all outputs anew."""
+    """A catalog that refuses the commits of a table: each attempt writes all outputs again."""
     attempt, pauses = Attempt(), []
     for took in (1800.0, 1800.0, 5.0, 100_000.0):
         attempt = after_failure(attempt, 1000, Backoff(10, LONGEST_BACKOFF_SECONDS), took)

@@ -267,7 +267,7 @@ def test_equality_deletes_are_converted_once_another_compactor_has_gone(
 
 
 def test_a_table_that_waits_for_others_costs_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for twice a minute, perhaps for days: its budget is for the other tables."""
+    """It is loaded twice a minute, perhaps for days: its budget is for the other tables."""
     working = Working(tmp_path, done)
 
     def locked(*_: Any, **__: Any) -> None:
