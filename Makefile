@@ -1,5 +1,7 @@
 # Everything runs in .venv, which `make setup` makes. KEEP=1 make demo leaves the demo's service running.
 PYTHON_IN_VENV := .venv/bin/python
+# So that processes read the byte code that the first one wrote. Without it, each process of `make test` compiles all tests.
+unexport PYTHONDONTWRITEBYTECODE
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-merges test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
@@ -21,7 +23,8 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 
 test: setup ## Run the tests, all but slow ones and security, in four processes
 	@$(PYTHON_IN_VENV) -m tests.services.java_archive 2>.venv/java-archive.log & \
-		deploy/setup.sh rest-s3 && deploy/setup.sh image-packages && { wait $$! || true; }
+		$(PYTHON_IN_VENV) -m pytest --collect-only -qq >.venv/collected.log 2>&1 & \
+		deploy/setup.sh rest-s3 && { wait || true; }
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow and not security' -n 4
 
 audit: setup ## Known vulnerabilities of the image's Python packages (needs a vulnerability service; ARGS="--service osv")

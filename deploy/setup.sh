@@ -68,6 +68,8 @@ make_environment() {
     say "installing firnline and its dependencies (minutes the first time)"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -e '.[test]' ||
         fail "pip could not install the dependencies; check the network or the package index, then run it again"
+    # As pip does with what it does not leave where it is: without byte code each command needs a fifth more to start.
+    "$VENV/bin/python" -m compileall -q compactor metrics streaming || say "byte code is not kept; commands start slower"
 }
 
 # Scripts in an environment hold its path.

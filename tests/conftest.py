@@ -67,7 +67,18 @@ GROUPS = {
         "shard_group",
         "unreadable_tables",
     ),
-    "runs": ("assess", "broken_rules", "chaos", "commit", "compact", "correctness", "deletion_vectors", "dry_run"),
+    "runs": (
+        "assess",
+        "broken_rules",
+        "chaos",
+        "commit",
+        "compact",
+        "conversion",
+        "correctness",
+        "deletion_vectors",
+        "dry_run",
+        "rolled_back",
+    ),
 }
 """Groups of integration tests, by the first words of their file names. `services` start `firnline run` and mostly wait.
 `servers` start other servers and processes. `runs` share a Spark session; all other files, `tables`, share another."""
@@ -76,14 +87,14 @@ GROUPS = {
 class _FourProcesses(LoadScopeScheduling):
     """With `-n 4`: each group in one process, which starts its session, broker or server once.
 
-    All other tests go one by one to the process that is free.
+    All other tests go, by file, to the process that is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith("tests/contracts/"):
             return "servers"
         if not nodeid.startswith("tests/integration/"):
-            return nodeid
+            return nodeid.partition("::")[0]
         file = nodeid.removeprefix("tests/integration/test_")
         return next((group for group, names in GROUPS.items() if file.startswith(names)), "tables")
 

@@ -78,6 +78,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
         "allow_auto_create_topics": False,
+        "fetch_max_wait_ms": 10,  # at the end of a partition; the client sends no other fetch meanwhile
         "retry_backoff_ms": 20,  # the client also sleeps that long, twice for each consumer, until it knows the leader
     }
     try:
@@ -110,19 +111,17 @@ def _sample(kafka: KafkaSettings, topic: str) -> TopicSample:
     with _consumer(kafka) as consumer:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    held = {partition: end for partition, end in ends.items() if end > starts[partition]}
-    if not held:
-        return TopicSample()
-    offsets = sum(end - starts[partition] for partition, end in held.items())
-    tails = {partition: max(starts[partition], end - TAIL_OFFSETS) for partition, end in held.items()}
-    deadline = time.monotonic() + SAMPLE_SECONDS
-    kinds: dict[tuple[TopicPartition, int], RecordKind] = {}
-    for begin, first in ((starts, True), (tails, False)):
-        with _consumer(kafka) as consumer:  # a consumer does not resume paused partitions after a seek
-            finished = _read(consumer, begin, held, deadline, kinds, first=first)
-        if not finished and not kinds:
-            seconds = f"{SAMPLE_SECONDS:.0f} s"
-            raise RetryError(f"topic {topic} has {offsets:,} records, but none arrived within {seconds}")
+        held = {partition: end for partition, end in ends.items() if end > starts[partition]}
+        if not held:
+            return TopicSample()
+        offsets = sum(end - starts[partition] for partition, end in held.items())
+        tails = {partition: max(starts[partition], end - TAIL_OFFSETS) for partition, end in held.items()}
+        deadline = time.monotonic() + SAMPLE_SECONDS
+        kinds: dict[tuple[TopicPartition, int], RecordKind] = {}
+        for begin, first in ((starts, True), (tails, False)):
+            if not _read(consumer, begin, held, deadline, kinds, first=first) and not kinds:
+                seconds = f"{SAMPLE_SECONDS:.0f} s"
+                raise RetryError(f"topic {topic} has {offsets:,} records, but none arrived within {seconds}")
     return TopicSample(offsets, tuple(kinds.values()))
 
 
@@ -150,7 +149,8 @@ def _read(
             enough = first and len(found[partition]) >= END_RECORDS
             if enough or consumer.position(partition) >= ends[partition]:
                 waiting.discard(partition)
-                consumer.pause(partition)
+        if waiting:
+            consumer.assign(list(waiting))  # not `pause`: the client does not resume a partition after a seek
     for partition, records in found.items():
         for record in islice(records, END_RECORDS):
             kinds[partition, record.offset] = kind_of(_raw_event(record))

@@ -258,6 +258,11 @@ def upgrade(lake: Lake, table: Table) -> None:
 
 
 def replace_table(lake: Lake, table: Table, count: int, by: str) -> None:
-    """CREATE OR REPLACE TABLE … AS SELECT: the same table with other columns, another spec and no history."""
-    query = f"SELECT id, 'a' AS p, DATE'2024-01-15' AS day, 0 AS k FROM range(0, {count}, 1, 1)"
+    """CREATE OR REPLACE TABLE … AS SELECT: the same table with other columns, another spec and no history.
+
+    A wide `k` stays wide: by an old snapshot, files from before can be live again, and no engine reads them as narrow.
+    """
+    kinds = {field.name: str(field.field_type) for field in table.schema().fields}
+    k = "0L" if kinds.get("k") == "long" else "0"
+    query = f"SELECT id, 'a' AS p, DATE'2024-01-15' AS day, {k} AS k FROM range(0, {count}, 1, 1)"
     lake.sql(f"CREATE OR REPLACE TABLE lake.{sql_name(table)} USING iceberg {by} AS {query}")

@@ -14,6 +14,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
 from compactor.errors import FirnlineError, StoppedError
+from compactor.events import RunSkipped
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT
 from compactor.planning.plan_table import Request, plan_table
@@ -208,7 +209,13 @@ class SparkLedgerMachine(LedgerMachine):
             debt, before = board.get(name), self.existing(name)
             if debt is None or not debt.acted_on or not debt.has_work:
                 return
+            told = len(self.under_test.published)
             has_run = self.work(name)
+            if any(
+                isinstance(event, RunSkipped) and event.reason == Reason.UNPUBLISHED
+                for event in self.under_test.published[told:]
+            ):
+                return  # main waits for a branch or a staged snapshot that is to be published
             self.look_at_everything()
             debt, files, now = board.get(name), self.data_files_of(before), self.data_files_of(self.existing(name))
             assert debt is not None
