@@ -91,6 +91,7 @@ class Reason(StrEnum):
     MALFORMED_ROW_GROUP = "malformed_row_group"
     BAD_OFFSETS = "bad_offsets"
     TOO_MANY_ROW_GROUPS = "too_many_row_groups"
+    TOO_MANY_ROWS = "too_many_rows"
     ROW_GROUPS_TOO_SMALL = "row_groups_too_small"
     CHUNKS_TOO_SMALL = "chunks_too_small"
     EQUALITY_DELETES = "equality_deletes"

@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import logging
+import re
 import urllib.parse
 
 import pytest
@@ -13,7 +14,7 @@ import sqlalchemy
 
 from compactor.errors import GiveUpError, InputError, RetryError
 from compactor.events import RunFailed
-from compactor.redaction import HIDDEN, hide, is_secret, masked, remember, secrets_in
+from compactor.redaction import HIDDEN, hide, is_secret, masked, remember, remember_for_now, secrets_in
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.logs.format import formatter
@@ -334,3 +335,19 @@ def test_a_file_that_is_not_yaml_is_refused_without_its_lines(tmp_path) -> None:
     with pytest.raises(InputError, match=r"line 3, column \d+") as raised:
         load_settings(file, {})
     assert "canary" not in str(raised.value)
+
+
+def test_credentials_of_a_day_leave_no_compiled_expressions_behind() -> None:
+    """`re` keeps the last 512 expressions that it compiled."""
+    tokens = [f"{number}-" + "aZ0+/" * 200 for number in range(600)]
+    for token in tokens:
+        remember_for_now([token])
+    assert hide(f"a {tokens[-1]} b {urllib.parse.quote(tokens[-2], safe='')} c") == f"a {HIDDEN} b {HIDDEN} c"
+    assert tokens[0] in hide(tokens[0])
+    assert sum(len(pattern) for _, pattern, _ in re._cache) < 1_000_000
+
+
+def test_the_longest_secret_is_hidden_first() -> None:
+    remember_for_now(["token-of-today", "token-of-today-and-tomorrow"])
+    remember(["token-of-today-and"])
+    assert hide("token-of-today-and-tomorrow, token-of-today-and, token-of-today") == ", ".join([HIDDEN] * 3)

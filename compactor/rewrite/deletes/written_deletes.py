@@ -64,12 +64,16 @@ def vector_file(deleted: Mapping[str, BitMap64]) -> VectorFile:
 def position_file(path: str, positions: BitMap64) -> tuple[bytes, ColumnMetrics]:
     """A position delete file of one data file, and its metrics. Equal bounds of the path: it names no other file."""
     rows = len(positions)
-    schema = pa.schema(
-        [_column("file_path", pa.string(), DELETE_FILE_PATH_FIELD), _column("pos", pa.int64(), POSITION_FIELD)]
+    # The path once, as a dictionary: repeated as text, that of 15 million rows exceeds the 2 GiB of an Arrow column.
+    paths = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), rows), pa.array([path]))
+    table = pa.table(
+        [paths, pa.array(positions.to_array(), pa.int64())],
+        schema=pa.schema(
+            [_column("file_path", paths.type, DELETE_FILE_PATH_FIELD), _column("pos", pa.int64(), POSITION_FIELD)]
+        ),
     )
-    table = pa.table([pa.repeat(path, rows), pa.array(positions.to_array(), pa.int64())], schema=schema)
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression=CODEC, use_dictionary=["file_path"])
+    pq.write_table(table, buffer, compression=CODEC, use_dictionary=["file_path"], store_schema=False)
     ids = (DELETE_FILE_PATH_FIELD, POSITION_FIELD)
     metrics = ColumnMetrics(
         record_count=rows,

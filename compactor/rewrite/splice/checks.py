@@ -22,7 +22,8 @@ PANDAS: Final = b"pandas"
 _MAX_ORDINAL: Final = 2**15 - 1  # RowGroup.ordinal is an i16
 # With equal schema elements these keys do not affect how values are read; any other key may.
 _MAY_DIFFER: Final = frozenset({b"iceberg.schema", PANDAS})
-_PARQUET_JAVA: Final = re.compile(rb"parquet-mr\b(?: version (\d+)\.(\d+)\.(\d+))?")
+# Not "parquet-mr-trino version 435" nor "parquet-mr compatible Photon": these writers are others.
+_PARQUET_JAVA: Final = re.compile(rb"parquet-mr(?: version(?: (\d+)\.(\d+)\.(\d+))?| *\(| *$)")
 # Before 1.8.1 delta strings depend on the row group before theirs (PARQUET-246), before 1.2.9 sizes lack the
 # dictionary's header (PARQUET-816).
 _FIRST_SOUND_PARQUET_JAVA: Final = (1, 8, 1)
@@ -42,6 +43,7 @@ class SpliceLimits:
         max_footer_fraction: Footer bytes per data byte; readers fetch and parse the whole footer first.
         max_footer_bytes: Footer bytes at most.
         max_row_groups: Row groups at most; RowGroup.ordinal is an i16.
+        max_lineage_rows: Rows of a row group at most, if row ids are made for it: Arrow writes no more into one.
         require_field_ids: Refuse files whose columns have no field ids (they need the table's name mapping).
     """
 
@@ -51,6 +53,7 @@ class SpliceLimits:
     max_footer_fraction: float = 0.01
     max_footer_bytes: int = 8 * 1024 * 1024
     max_row_groups: int = _MAX_ORDINAL
+    max_lineage_rows: int = 64 * 1024 * 1024
     require_field_ids: bool = True
 
 
@@ -180,6 +183,15 @@ def layout_fault(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | 
     return None
 
 
+def _lineage_rows(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
+    most = max((group.num_rows for footer in footers for group in footer.row_groups), default=0)
+    if most <= limits.max_lineage_rows:
+        return None
+    return Refusal(
+        Reason.TOO_MANY_ROWS, f"A row group has {most} rows; row ids are made for {limits.max_lineage_rows} at most."
+    )
+
+
 def _sizes(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
     groups = sum(len(footer.filled_row_groups) for footer in footers)
     if groups > limits.max_row_groups:
@@ -214,4 +226,6 @@ def _chunks(footers: Sequence[Footer]) -> Iterator[ColumnChunk]:
 
 _Check = Callable[[Sequence[Footer], SpliceLimits], Refusal | None]
 _CHECKS: Final[tuple[_Check, ...]] = (_encrypted, _external_columns, _schema, _writer, _metadata, layout_fault, _sizes)
-_LINEAGE_CHECKS: Final[tuple[_Check, ...]] = (_encrypted, _external_columns, layout_fault, _misused_lineage)
+_LINEAGE_CHECKS: Final[tuple[_Check, ...]] = (
+    _encrypted, _external_columns, layout_fault, _misused_lineage, _lineage_rows,
+)  # fmt: skip

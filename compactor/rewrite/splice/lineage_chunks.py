@@ -51,7 +51,7 @@ from compactor.rewrite.splice.lineage_schema import (
 )
 from compactor.storage.byte_store import ByteStore
 
-_ALL_ROWS: Final = 1 << 40  # one row group, however many rows
+_ALL_ROWS: Final = 1 << 40  # one row group; longer ones than Arrow writes are refused (checks.py)
 _PARQUET_VERSION: Final = 1
 _MAX_LONG: Final = 2**63 - 1
 

@@ -51,6 +51,7 @@ ENCODABLE = frozenset(
         Reason.CHUNKS_TOO_SMALL,
         Reason.FOOTER_TOO_LARGE,
         Reason.TOO_MANY_ROW_GROUPS,
+        Reason.TOO_MANY_ROWS,
         Reason.TOO_MANY_DELETES,
     }
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow._parquet
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,6 +23,7 @@ from compactor.rewrite.parquet.thrift import (
     encode_struct,
 )
 from compactor.rewrite.splice.checks import SpliceLimits, refusal
+from compactor.rewrite.tasks.output_task import ENCODABLE
 from tests.unit.rewrite.splice_files import (
     ANY_SIZE,
     ROWS,
@@ -141,6 +143,9 @@ def test_created_by_must_agree(footer: Footer) -> None:
         (b"parquet-mr version 1.8.0 (build 1)", "unsupported_writer"),
         (b"parquet-mr version 1.2.8", "unsupported_writer"),
         (b"parquet-mr", "unsupported_writer"),
+        (b"parquet-mr (build 1)", "unsupported_writer"),
+        (b"parquet-mr-trino version 435 (build n/a)", None),
+        (b"parquet-mr compatible Photon version 0.2 (build 14.3)", None),
         (b"parquet-mr version 1.8.1", None),
         (b"parquet-mr version 1.10.0 (build 2)", None),
         (b"parquet-cpp version 1.0.0", None),
@@ -215,6 +220,17 @@ def test_row_groups_must_follow_the_schema(footer: Footer) -> None:
     groups = footer.tree.elements(4, STRUCT)
     short = groups[0].with_fields({1: (LIST, ThriftList(STRUCT, list(groups[0].elements(1, STRUCT))[:2]))})
     assert reason(with_fields(footer, {4: (LIST, ThriftList(STRUCT, [short, *groups[1:]]))})) == "malformed_row_group"
+
+
+def test_row_ids_are_made_for_no_more_rows_than_arrow_writes_into_one_row_group(footer: Footer) -> None:
+    assert SpliceLimits().max_lineage_rows == pyarrow._parquet._MAX_ROW_GROUP_SIZE
+    most = max(group.num_rows for group in footer.row_groups)
+    found = refusal([footer], replace(ANY_SIZE, max_lineage_rows=most - 1), lineage=True)
+    assert found is not None
+    assert found.reason == "too_many_rows"
+    assert found.reason in ENCODABLE
+    assert refusal([footer], replace(ANY_SIZE, max_lineage_rows=most), lineage=True) is None
+    assert refusal([footer], replace(ANY_SIZE, max_lineage_rows=most - 1)) is None
 
 
 def test_a_chunk_without_metadata_is_unreadable(footer: Footer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,3 +53,18 @@ def test_position_deletes_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert metrics.record_count == 3
     assert metrics.lower_bounds[2147483546] == metrics.upper_bounds[2147483546] == "s3://a/é".encode()
     assert int.from_bytes(metrics.upper_bounds[2147483545], "little") == 2**33
+
+
+def test_a_position_file_holds_its_path_once_in_memory_too() -> None:
+    """Text of 2 GiB and more wraps Arrow's offsets: the rows of a file whose rows are all deleted can have that."""
+    path = "s3://b/" + "x" * 20_000
+    before, rows = pa.total_allocated_bytes(), 200_000
+    peak = pa.default_memory_pool().max_memory()
+    data, metrics = position_file(path, BitMap64(range(rows)))
+    grown = pa.default_memory_pool().max_memory() - max(peak, before)
+    assert grown < 100_000_000, "4 GB of text"
+    read = pq.ParquetFile(io.BytesIO(data)).read(columns=["pos"])
+    assert (metrics.record_count, read.num_rows) == (rows, rows)
+    file = pq.ParquetFile(io.BytesIO(data))
+    assert file.schema.column(0).logical_type.type == "STRING"
+    assert next(file.iter_batches(batch_size=3, columns=["file_path"])).column(0).to_pylist() == [path] * 3
