@@ -16,6 +16,9 @@ from compactor.reasons import Reason
 from compactor.rewrite.tasks.output_task import DAMAGE
 from compactor.runs.results import DroppedGroup, left_out, overtaken
 
+MAY_MISS_A_FILE = (Reason.INPUT_MISSING, Reason.UNEXPECTED)
+"""Of groups that an expiry can have deprived of a file: a delete file, or one that Spark names in its own words."""
+
 
 def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tuple[DroppedGroup, ...]]:
     """Before a filtered rewrite: the plan without file groups that excluded delete files apply to, and these groups.
@@ -66,7 +69,9 @@ def reclassify_conflicts(
         return tuple(failed)
     if now.metadata.snapshot_by_id(snapshot_id) is None:
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
-        return (*mine, *(_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in others))
+        anew = [drop for drop in others if drop.error.reason in MAY_MISS_A_FILE]
+        others = [drop for drop in others if drop.error.reason not in MAY_MISS_A_FILE]
+        mine += [_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in anew]
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
     touched = touched_groups([drop.planned.file_group for drop in others], taken_away)
     reclassified = [

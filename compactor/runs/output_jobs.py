@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 
-from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, StoppedError
 from compactor.locations import plain_path
 from compactor.partitions import partition_text
 from compactor.planning.engine import Engine
@@ -26,7 +26,7 @@ from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
 from compactor.runs.results import DroppedGroup, GroupResult, checked_result
 from compactor.runs.slots import SlotPool
-from compactor.spark.java_table import exception_class, first_line
+from compactor.spark.java_table import exception_class, first_line, spark_has_ended
 
 LOG = logging.getLogger("firnline")
 UNSUPPORTED = "java.lang.UnsupportedOperationException"
@@ -255,8 +255,9 @@ class OutputJobs:
 
 def _costs_its_group(error: Exception) -> bool:
     """Whether the other file groups can go on: catalog, store, request and machine are well."""
-    lost_jvm = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
-    return isinstance(error, GiveUpError) or not (isinstance(error, FirnlineError) or lost_jvm)
+    if isinstance(error, FirnlineError):
+        return isinstance(error, GiveUpError | ReplanError)  # only Spark needs the planned snapshot, which may expire
+    return not spark_has_ended(error)
 
 
 def _as_firnline_error(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
@@ -37,6 +37,8 @@ SILENCE = (
     "Status Code: 500",
     "Status Code: 503",
 )
+SHUT_DOWN = ("SparkContext was shut down", "stopped SparkContext")
+"""In the errors of calls that Spark's end has cut."""
 _JOB_ABORTED = re.compile(r"Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ")
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
 EXPIRES_AT = "s3.session-token-expires-at-ms"
@@ -295,6 +297,13 @@ def expired_in_java(error: Exception, view: TableView) -> bool:
 def store_is_silent(error: Py4JJavaError) -> bool:
     """Whether Iceberg's reader or writer did not get an answer of the store, in the driver or on an executor."""
     return any(sign in str(error) for sign in SILENCE)
+
+
+def spark_has_ended(error: BaseException) -> bool:
+    """Whether Spark or its JVM has ended: nothing is wrong with what it worked on."""
+    if isinstance(error, JAVA_ERRORS):
+        return any(sign in str(error) for sign in SHUT_DOWN)
+    return isinstance(error, Py4JError)
 
 
 def data_folder(view: TableView) -> str:

@@ -262,12 +262,12 @@ class OutputTaskRunner:
         group = self._plan.groups[task.group].file_group
         files = group.tasks[task.position]
         self._check_for_spark(group.key, files)
-        planned_tasks = self._planned_tasks()
         scan_tasks = self._table.jvm.java.util.ArrayList()
-        for file in files:
-            scan_tasks.add(planned_tasks[file.entry.path])
         scan_id, ordered = f"{self._run_id}-{task.group}-{task.position}", is_sorted(self._plan.table)
         try:
+            planned_tasks = self._planned_tasks()
+            for file in files:
+                scan_tasks.add(planned_tasks[file.entry.path])
             written = rewrite_with_spark(self._table, self._frozen_copy(), scan_tasks, scan_id, ordered=ordered)
         except Py4JJavaError as error:
             if store_is_silent(error):

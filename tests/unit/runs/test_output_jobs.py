@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
-from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError, StoppedError
 from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
@@ -83,6 +84,26 @@ def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
     with pytest.raises(FirnlineError):
         jobs(runner)._run_all(TASKS)
     assert runner.attempts[TASKS[1]] == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ReplanError("the planned snapshot expired", reason=Reason.SNAPSHOT_EXPIRED), GiveUpError("damaged")]
+)
+def test_what_concerns_one_file_group_costs_no_other(error: FirnlineError) -> None:
+    runner = Runner({TASKS[1]: 1}, error=error)
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == {TASKS[0], TASKS[2]}
+    assert made._failed == {1: error}
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), Py4JError("no gateway")])
+def test_a_jvm_that_has_ended_costs_no_file_group(error: Exception) -> None:
+    runner = Runner({TASKS[1]: 1}, error=error)
+    made = jobs(runner)
+    with pytest.raises(Py4JError):
+        made._run_all(TASKS)
+    assert not made._failed
 
 
 def test_a_run_that_was_given_up_while_it_was_planned_ends() -> None:
