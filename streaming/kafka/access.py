@@ -6,13 +6,13 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from kafka.admin import KafkaAdminClient, MemberToRemove, NewTopic
+from kafka.admin import MemberToRemove, NewTopic
 from kafka.errors import GroupAuthorizationFailedError, KafkaError, RetriableError, for_code
 
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import NOT_ALLOWED, client_arguments, no_broker
+from streaming.kafka.clients import NOT_ALLOWED, admin_client, no_broker
 
 UNKNOWN_TOPIC = 3
 COORDINATOR_SECONDS = 15.0  # the first use of any group in a cluster creates the topic of all groups
@@ -32,7 +32,7 @@ class KafkaAccess:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topics: dict[str, TopicAccess] = {}
         try:
-            self._admin = KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))
+            self._admin = admin_client(kafka)
         except Exception as error:
             raise no_broker(kafka, error) from error
 

@@ -6,11 +6,12 @@ import logging
 import re
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
+from kafka.net.compat import KafkaNetClient
 
 from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
@@ -19,6 +20,7 @@ from compactor.whole_numbers import whole_number
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
 
 LOG = logging.getLogger("firnline")
+Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 # kafka-python uses snake_case names. These differ in more than spelling.
 PYTHON_NAMES = {
     "ssl.truststore.location": "ssl_cafile",
@@ -112,6 +114,46 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
+def make_client(kind: type[Client], *topics: str, **arguments: Any) -> Client:
+    """A client of kafka-python. One that reaches no broker is closed.
+
+    Its constructor starts a thread before it asks the broker; if that fails, nobody else can end the thread.
+
+    Raises:
+        Exception: of the constructor.
+    """
+    made: list[KafkaNetClient] = []
+
+    def connections(**options: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**options))
+        return made[-1]
+
+    try:
+        return kind(*topics, **arguments, kafka_client=connections)
+    except Exception:
+        for each in made:
+            each.close()
+        raise
+
+
+def admin_client(kafka: KafkaSettings) -> KafkaAdminClient:
+    """A client for topics, groups and the cluster.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    return make_client(KafkaAdminClient, **client_arguments(kafka, KafkaAdminClient))
+
+
+def consumer(kafka: KafkaSettings, *topics: str, **arguments: Any) -> KafkaConsumer:
+    """A consumer; `arguments` take precedence over the settings.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    return make_client(KafkaConsumer, *topics, **{**client_arguments(kafka, KafkaConsumer), **arguments})
+
+
 def producer(kafka: KafkaSettings) -> KafkaProducer:
     """Make a producer for events.
 
@@ -119,7 +161,7 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         RetryError: no broker answers.
     """
     try:
-        return KafkaProducer(**{**PRODUCER, **client_arguments(kafka, KafkaProducer), "acks": "all"})
+        return make_client(KafkaProducer, **{**PRODUCER, **client_arguments(kafka, KafkaProducer), "acks": "all"})
     except Exception as error:
         raise no_broker(kafka, error) from error
 
@@ -149,7 +191,7 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
         InputError: a topic is missing and cannot be created, or may not be seen; the message names the key.
     """
     try:
-        admin = KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))
+        admin = admin_client(kafka)
         existing = set(admin.list_topics())
     except Exception as error:
         raise no_broker(kafka, error) from error
@@ -179,7 +221,7 @@ def cluster_id(kafka: KafkaSettings) -> str:
         RetryError: no broker answers.
     """
     try:
-        with closing(KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))) as admin:
+        with closing(admin_client(kafka)) as admin:
             return str(admin.describe_cluster()["cluster_id"])
     except Exception as error:
         raise no_broker(kafka, error) from error

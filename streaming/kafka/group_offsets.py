@@ -15,7 +15,7 @@ from kafka.errors import NoError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import client_arguments
+from streaming.kafka.clients import admin_client
 from streaming.logs.events import LOG
 
 SECONDS = 5.0
@@ -60,7 +60,7 @@ class GroupOffsets:
         if not newest or newest == self._committed:
             return False
         if self._client is None:
-            self._client = KafkaAdminClient(**client_arguments(self.kafka, KafkaAdminClient))
+            self._client = admin_client(self.kafka)
         wanted = {
             TopicPartition(topic, int(number)): OffsetAndMetadata(offset, "", -1)
             for topic, partitions in newest.items()

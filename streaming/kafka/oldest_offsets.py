@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import client_arguments, no_broker
+from streaming.kafka.clients import consumer, no_broker
 
 
 def oldest_offsets(kafka: KafkaSettings, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -19,12 +20,9 @@ def oldest_offsets(kafka: KafkaSettings, wanted: Mapping[str, Mapping[str, int]]
     places = [TopicPartition(topic, int(number)) for topic, numbers in wanted.items() for number in numbers]
     found: dict[str, dict[str, int]] = {}
     try:
-        consumer = KafkaConsumer(enable_auto_commit=False, **client_arguments(kafka, KafkaConsumer))
-        try:
-            for place, offset in consumer.beginning_offsets(places).items():
+        with closing(consumer(kafka, enable_auto_commit=False)) as client:
+            for place, offset in client.beginning_offsets(places).items():
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
-        finally:
-            consumer.close()
     except Exception as error:
         raise no_broker(kafka, error) from error
     return found

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka import KafkaConsumer
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.errors import (
     GroupAuthorizationFailedError,
@@ -31,7 +30,7 @@ from kafka.structs import MemberState
 
 from compactor.settings.kafka import KafkaSettings
 from compactor.shards import Shard
-from streaming.kafka.clients import client_arguments, cluster_id
+from streaming.kafka.clients import cluster_id, consumer
 from streaming.kafka.membership import HEARTBEAT_SECONDS, NO_GENERATION, SESSION_SECONDS, Membership
 
 LOG = logging.getLogger("firnline")
@@ -221,7 +220,7 @@ class ShardGroup:
             "max_poll_interval_ms": int(SESSION_SECONDS * 1000),  # also the longest time of a rebalance
             "heartbeat_interval_ms": int(HEARTBEAT_SECONDS * 1000),
         }
-        return KafkaConsumer(self._kafka.commit_topic, **{**client_arguments(self._kafka, KafkaConsumer), **own})
+        return consumer(self._kafka, self._kafka.commit_topic, **own)
 
     def _join(self, me: str, members: tuple[str, ...], generation: int, asked: float) -> None:
         with self._lock:

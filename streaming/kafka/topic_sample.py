@@ -6,19 +6,19 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
 from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
-from streaming.kafka.clients import client_arguments, no_broker
+from streaming.kafka.clients import consumer, no_broker
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, Refusal, kind_of, refusal
 
 LOG = logging.getLogger("firnline")
@@ -82,13 +82,11 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
         "retry_backoff_ms": 20,  # the client also sleeps that long, twice for each consumer, until it knows the leader
     }
     try:
-        consumer = KafkaConsumer(**{**client_arguments(kafka, KafkaConsumer), **own})
+        client = consumer(kafka, **own)
     except Exception as error:
         raise no_broker(kafka, error) from error
-    try:
-        yield consumer
-    finally:
-        consumer.close()
+    with closing(client):
+        yield client
 
 
 def check_commit_topic(kafka: KafkaSettings, *, observe: bool = False) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kafka.admin import KafkaAdminClient
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import client_arguments, no_broker
+from streaming.kafka.clients import admin_client, no_broker
 from streaming.logs.events import LOG
 
 LOOK_SECONDS = 30.0
@@ -42,7 +42,7 @@ def existing_topics(kafka: KafkaSettings) -> Topics:
         RetryError: no broker answers.
     """
     try:
-        with closing(KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))) as client:
+        with closing(admin_client(kafka)) as client:
             return _described(kafka, client)
     except Exception as error:
         raise no_broker(kafka, error) from error
@@ -94,7 +94,7 @@ class TopicWatch:
     def look(self) -> None:
         """Look once."""
         if self._client is None:
-            self._client = KafkaAdminClient(**client_arguments(self.kafka, KafkaAdminClient))
+            self._client = admin_client(self.kafka)
         self._known, anew = self._known.seen(_described(self.kafka, self._client))
         if anew:
             self.recreated(anew)

@@ -1,0 +1,66 @@
+"""Clients that reach no broker: each attempt of an outage that lasts for hours must leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from compactor.errors import FirnlineError
+from compactor.settings.kafka import KafkaSettings
+from streaming.kafka.access import KafkaAccess
+from streaming.kafka.clients import admin_client, cluster_id, consumer, ensure_topics, producer
+from streaming.kafka.oldest_offsets import oldest_offsets
+from streaming.kafka.topic_sample import sample_topic
+from streaming.kafka.topic_watch import TopicWatch
+from streaming.demo.local_process import free_port
+
+MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
+    "admin": admin_client,
+    "consumer": lambda kafka: consumer(kafka, "commits", group_id="g"),
+    "producer": producer,
+    "check-config": KafkaAccess,
+    "topics": lambda kafka: ensure_topics(kafka, create=False),
+    "cluster": cluster_id,
+    "oldest offsets": lambda kafka: oldest_offsets(kafka, {"commits": {"0": 1}}),
+    "sample": lambda kafka: sample_topic(kafka, "commits"),
+    "watch": lambda kafka: TopicWatch(kafka, lambda _topics: None).look(),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_log() -> Iterator[None]:
+    """pytest keeps the records of a test, and they name the sockets."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("made", MAKERS.values(), ids=MAKERS.keys())
+def test_a_client_that_reaches_no_broker_leaves_no_thread_and_no_descriptor(made: Callable[..., Any]) -> None:
+    kafka = KafkaSettings(bootstrap_servers=f"127.0.0.1:{free_port()}", options={"bootstrap.timeout.ms": "100"})
+    threads, files = _threads(), _open_files()
+    for _ in range(3):
+        _fails(made, kafka)
+    assert _threads() == threads
+    assert _open_files() <= files
+
+
+def _fails(made: Callable[..., Any], kafka: KafkaSettings) -> None:
+    with pytest.raises(Exception) as error:  # noqa: PT011 - of kafka-python, or of firnline
+        made(kafka)
+    assert isinstance(error.value, FirnlineError) or type(error.value).__module__.startswith("kafka.")
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def _open_files() -> int:
+    gc.collect()  # which closes sockets that kafka-python failed to connect
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
