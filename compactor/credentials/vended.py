@@ -57,6 +57,7 @@ class VendedCredential:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._failures = 0
+        self._gave_up = 0
         self._not_before = 0.0
         self._error: FirnlineError | None = None
         remember_for_now(first.secrets)
@@ -75,14 +76,14 @@ class VendedCredential:
         Raises:
             RetryError: reason `credentials_expired`: it is over, and no other is vended within `PATIENCE_SECONDS`.
         """
-        held = self._held
+        held, gave_up = self._held, self._gave_up
         if not held.is_due(self._clock()):
             return held
         if not self._lock.acquire(blocking=held.is_over(self._clock())):
             return held
         try:
             if self._held.is_over(self._clock()):
-                return self._asked_patiently()
+                return self._asked_patiently(gave_up)
             if self._held.is_due(self._clock()) and self._clock() >= self._not_before:
                 return self._asked() or self._held
             return self._held
@@ -95,8 +96,9 @@ class VendedCredential:
         Raises:
             RetryError: reason `credentials_expired`: the catalog vends no other.
         """
+        gave_up = self._gave_up
         with self._lock:
-            return self._held if self._held != refused else self._asked_patiently()
+            return self._held if self._held != refused else self._asked_patiently(gave_up)
 
     def offer(self, other: Credential) -> None:
         """Hold `other` if it is newer: it came with a table that was loaded in between, or with an output task."""
@@ -124,7 +126,13 @@ class VendedCredential:
         self._hold(found)
         return found
 
-    def _asked_patiently(self) -> Credential:
+    def _asked_patiently(self, gave_up: int) -> Credential:
+        """A new credential. `gave_up`: how often no thread had got one when this one began to wait for its turn.
+
+        Eight threads of one upload wait for one credential: they give up together, not each after its own minute.
+        """
+        if self._gave_up > gave_up:
+            raise self._not_vended()
         deadline = self._clock() + PATIENCE_SECONDS
         while True:
             found = self._asked()
@@ -134,6 +142,7 @@ class VendedCredential:
             may_help = self._error is not None or self._held.is_over(self._clock())
             if not may_help or self._clock() + pause > deadline:
                 self._failures = 0
+                self._gave_up += 1
                 raise self._not_vended()
             self._sleep(pause)
 

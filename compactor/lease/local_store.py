@@ -89,6 +89,9 @@ class LocalLeaseStore:
             _write(self._file(number), content)
         except FileExistsError:
             return False
+        except OSError:  # a full disk: half a version would count as the newest one, and the lease as lost
+            self._file(number).unlink(missing_ok=True)
+            raise
         return True
 
     def _newest(self) -> int:

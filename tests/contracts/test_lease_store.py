@@ -6,6 +6,7 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +192,24 @@ def test_a_version_that_is_removed_while_it_is_read_is_read_again(
     assert found.content == b"two"
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     version = written(LocalLeaseStore(tmp_path), b"one")
-    monkeypatch.setattr(local_store.os, "fsync", refuses(errno.ENOSPC))
-    with pytest.raises(OSError, match="space"):
-        LocalLeaseStore(tmp_path).replace(b"two", version)
+    if not links:
+        monkeypatch.setattr(local_store.os, "link", refuses(errno.EOPNOTSUPP))
+    real, calls = os.fsync, count()
+
+    def full_at_last(descriptor: int) -> None:
+        if links or next(calls):  # without links the content is written twice
+            refuses(errno.ENOSPC)()
+        real(descriptor)
+
+    with monkeypatch.context() as full:
+        full.setattr(local_store.os, "fsync", full_at_last)
+        with pytest.raises(OSError, match="space"):
+            LocalLeaseStore(tmp_path).replace(b"two", version)
     assert [path.name for path in tmp_path.iterdir()] == [f"{1:020d}.json"]
+    assert LocalLeaseStore(tmp_path).replace(b"two", version) is not None
 
 
 # --- S3 ---

@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -96,6 +97,39 @@ def test_once_it_is_over_the_work_waits_for_another_but_not_for_ever() -> None:
     assert error.value.reason == "credentials_expired"
     assert PATIENCE_SECONDS / 2 < sum(catalog.slept) <= PATIENCE_SECONDS
     assert catalog.asked > 5
+
+
+def test_threads_that_wait_for_one_credential_give_up_together() -> None:
+    """Eight uploads of one output: each after its own minute, they would keep its slot for eight."""
+    catalog = Catalog()
+    vended = catalog.vended()
+    catalog.down = True
+    catalog.now += LIFETIME
+    together = threading.Barrier(8)
+    real, failures = vended._lock, list[RetryError]()
+
+    class AllWait:
+        def acquire(self, *, blocking: bool = True) -> bool:
+            together.wait()  # all have seen that it is over
+            return real.acquire(blocking=blocking)
+
+        def release(self) -> None:
+            real.release()
+
+    vended._lock = cast("Any", AllWait())
+
+    def upload() -> None:
+        with pytest.raises(RetryError, match="cannot be asked for another: no answer") as error:
+            vended.current()
+        failures.append(error.value)
+
+    threads = [threading.Thread(target=upload) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 8
+    assert sum(catalog.slept) <= PATIENCE_SECONDS
 
 
 def test_the_work_goes_on_when_the_catalog_is_back() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactor.errors import FirnlineError
 from compactor.settings.kafka import KafkaSettings
+from streaming.demo.local_process import free_port
 from streaming.kafka.access import KafkaAccess
 from streaming.kafka.clients import admin_client, cluster_id, consumer, ensure_topics, producer
 from streaming.kafka.oldest_offsets import oldest_offsets
 from streaming.kafka.topic_sample import sample_topic
 from streaming.kafka.topic_watch import TopicWatch
-from streaming.demo.local_process import free_port
 
 MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "admin": admin_client,
@@ -52,7 +52,7 @@ def test_a_client_that_reaches_no_broker_leaves_no_thread_and_no_descriptor(made
 
 
 def _fails(made: Callable[..., Any], kafka: KafkaSettings) -> None:
-    with pytest.raises(Exception) as error:  # noqa: PT011 - of kafka-python, or of firnline
+    with pytest.raises(Exception) as error:
         made(kafka)
     assert isinstance(error.value, FirnlineError) or type(error.value).__module__.startswith("kafka.")
 
@@ -63,4 +63,5 @@ def _threads() -> set[str]:
 
 def _open_files() -> int:
     gc.collect()  # which closes sockets that kafka-python failed to connect
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
