@@ -144,7 +144,8 @@ def test_nothing_is_lost_or_torn_when_many_print_at_once() -> None:
         f"""
         record = logging.makeLogRecord(dict(msg='{json.dumps(OWN)}'.replace("ready", "r" * 9000)))
         handler = logging.StreamHandler(log)
-        child = subprocess.Popen([sys.executable, "-c", "for i in range(3000): print('child', i)"])
+        lines = "[os.write(1, b'child %d' % number + bytes([10])) for number in range(3000)]"
+        child = subprocess.Popen([sys.executable, "-c", f"import os; {{lines}}"])
         threads = [threading.Thread(target=lambda: [handler.handle(record) for _ in range(100)]) for _ in range(4)]
         [thread.start() for thread in threads]
         for number in range(3000): os.write(2, b"service %d\\n" % number)
