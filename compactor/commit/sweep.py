@@ -23,6 +23,7 @@ from typing import Any
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.snapshots import Operation
 
 from compactor.commit.in_flight import NO_HEAD, UNREAD_HEAD, InFlightRecords, Record, own_name
 from compactor.commit.snapshots import PART
@@ -40,7 +41,9 @@ from compactor.table_names import TableName
 LOG = logging.getLogger("firnline")
 LOGGED = 10  # outputs that a log line names
 SETTLE_SECONDS = 600.0
-"""After which no writer is under way any more that could have a commit rolled back."""
+"""Between a run's commit and the first look whether it was rolled back for a writer that was under way."""
+MOST_SETTLE_SECONDS = 7 * 86_400.0
+"""How long such looks are repeated while no writer has committed since: a writer may need hours."""
 SEARCH_SECONDS = 86_400.0
 """How long a table that was renamed is searched while some tables of its catalog cannot be read."""
 
@@ -174,7 +177,9 @@ class _Sweep:
             return 0
         self.confirm()
         deleted = delete_unreferenced(record, table, self.cache)
-        if record.swept and not deleted:
+        if record.swept and not deleted and committed_parts(table, record.run_id).may_be_rolled_back:
+            self.records.save(replace(record, settles_at=self.now + SETTLE_SECONDS))
+        elif record.swept and not deleted:
             self.records.close(record)
         else:
             self.records.save(replace(record, swept=True))
@@ -192,7 +197,11 @@ class _Sweep:
         if shows_history and not whole:  # most runs are there as a whole: without a call to the store
             self.confirm()
             deleted = delete_unreferenced(replace(record, committed=()), table, self.cache)
-        self.records.close(record)
+        age = self.now - record.created
+        if age < MOST_SETTLE_SECONDS and _is_newest_work(table, record):
+            self.records.save(replace(record, settles_at=self.now + max(SETTLE_SECONDS, age)))
+        else:
+            self.records.close(record)
         return deleted
 
     def _look_elsewhere(self, record: Record) -> None:
@@ -238,6 +247,17 @@ class _Sweep:
 def _head(table: TableView, record: Record) -> int | None:
     snapshot = head_of(table.metadata, record.ref)
     return snapshot.snapshot_id if snapshot else None
+
+
+def _is_newest_work(table: TableView, record: Record) -> bool:
+    """Whether a commit of the run may still be rolled back: by Polaris, while only `replace` snapshots follow it."""
+    for snapshot in replace(table, ref=record.ref).history:
+        summary = snapshot.summary
+        if summary is not None and summary.additional_properties.get(RUN_ID) == record.run_id:
+            return POLARIS_ROLLBACK in summary.additional_properties
+        if summary is None or summary.operation is not Operation.REPLACE:
+            return False
+    return False
 
 
 def _may_be_hidden(record: Record, table: TableView) -> bool:

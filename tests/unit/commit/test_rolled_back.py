@@ -11,7 +11,7 @@ from compactor.commit import sweep
 from compactor.commit.in_flight import InFlightRecords
 from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import PART, CommitSummary
-from compactor.commit.sweep import SETTLE_SECONDS
+from compactor.commit.sweep import MOST_SETTLE_SECONDS, SETTLE_SECONDS
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
@@ -71,6 +71,7 @@ def test_the_outputs_of_a_part_that_was_rolled_back_go(scene: Scene) -> None:
     """The last part is there: that does not tell of the others."""
     kept = ended(scene)
     committed_by_the_run(scene, "2/2")
+    scene.history.append_unreal("a", [1])
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 1
     assert (scene.left(), kept.all()) == (["one.parquet"], [])
@@ -96,6 +97,7 @@ def test_a_run_that_died_after_its_commit_waits_too_for_a_rollback(scene: Scene)
     kept = scene.run()
     scene.commit(scene.outputs[0])
     committed_by_the_run(scene, "1/1")
+    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 0
     scene.now += SETTLE_SECONDS - 1
     assert scene.sweep(kept) == 0
@@ -108,10 +110,60 @@ def test_a_run_that_died_after_its_commit_waits_too_for_a_rollback(scene: Scene)
 def test_of_a_run_whose_snapshot_is_there_no_reference_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ended(scene)
     committed_by_the_run(scene, "1/1")
+    scene.history.append_unreal("a", [1])
     monkeypatch.setattr(sweep, "delete_unreferenced", None)
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 0
     assert (scene.left(), kept.all()) == (BOTH, [])
+
+
+def rolled_back_for_a_writer(scene: Scene) -> None:
+    """As Polaris does it: the newest snapshot goes, and the writer's takes its place."""
+    *_, before, ours = (each.snapshot_id for each in scene.history.table.metadata.snapshots)
+    scene.history.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    scene.history.append_unreal("a", [1])
+    scene.history.table.maintenance.expire_snapshots().by_id(ours).commit()
+
+
+def test_a_writer_may_need_hours(scene: Scene) -> None:
+    """While no writer has committed after the run, its commit may still be rolled back."""
+    kept = ended(scene, rolled_back=True)
+    committed_by_the_run(scene, "1/1")
+    for _ in range(3):
+        scene.now += 3 * SETTLE_SECONDS
+        scene.sweep(kept)
+        assert len(kept.all()) == 1
+    rolled_back_for_a_writer(scene)
+    scene.now += 4 * 3 * SETTLE_SECONDS
+    assert scene.sweep(kept) == 2
+    assert (scene.left(), kept.all()) == ([], [])
+
+
+def test_no_writer_is_waited_for_longer_than_a_week(scene: Scene) -> None:
+    kept = ended(scene)
+    committed_by_the_run(scene, "1/1")
+    looks, started = 0, scene.now
+    while kept.all():
+        scene.now = max(scene.now, kept.all()[0].settles_at)
+        scene.sweep(kept)
+        looks += 1
+        assert looks < 20
+    assert MOST_SETTLE_SECONDS <= scene.now - started <= 2 * MOST_SETTLE_SECONDS
+
+
+def test_a_run_that_ended_after_a_part_waits_for_its_rollback_too(scene: Scene) -> None:
+    kept = scene.run(Owner.this_process())
+    committed_by_the_run(scene, "1/2")
+    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0])
+    assert scene.left() == ["one.parquet"]
+    for _ in range(3):  # two sweeps end what may still be written
+        scene.sweep(kept)
+    assert scene.left() == ["one.parquet"]
+    rolled_back_for_a_writer(scene)
+    scene.now += SETTLE_SECONDS
+    assert scene.sweep(kept) == 1
+    assert (scene.left(), kept.all()) == ([], [])
 
 
 @pytest.mark.parametrize("made_again", [False, True])
