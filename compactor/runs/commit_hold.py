@@ -8,7 +8,9 @@ from typing import Final
 
 from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
+from compactor.patience.backoff import Backoff
 from compactor.planning.commit_timing import Rhythm, good_until, wait_until, writers_rhythm
+from compactor.reasons import Reason
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the table: a catalog call each, without a read of the store while nothing changes."""
@@ -18,7 +20,20 @@ SLOW_SECONDS: Final = 5.0
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock, or for a branch that is to be published."""
+"""How long a finished rewrite waits for a lock, for a branch that is to be published, or for an answer."""
+
+SILENT: Final = frozenset(
+    {
+        Reason.UNAVAILABLE,
+        Reason.CATALOG_UNAVAILABLE,
+        Reason.TABLE_UNREADABLE,
+        Reason.MANIFEST_UNREADABLE,
+        Reason.LOCK_UNREADABLE,
+        Reason.STATE_UNWRITABLE,
+    }
+)
+"""Reasons of errors that pass by themselves, in most cases within minutes."""
+SILENCE_BACKOFF: Final = Backoff(1.0, 30.0)
 
 MISSES: Final = 2
 """Moments that a commit may miss; then it is sent whenever it is ready."""
@@ -28,6 +43,26 @@ TOLD_AGAIN: Final = 10.0
 
 class MissedError(RetryError):
     """The moment of the commit has passed: it is another's turn, or the next writer may have begun. It was not sent."""
+
+
+@dataclass
+class Silence:
+    """What a finished rewrite needs for its commit does not answer: catalog, store, lock or the state of the service.
+
+    It is asked again before the rewrite is thrown away, as long as a lock is waited for. Nothing of the run can have
+    been committed: else the error is a CommitUnknownError. `began`: by a steady clock; None: all answer.
+    """
+
+    began: float | None = None
+    failures: int = 0
+
+    def pause(self, error: RetryError, now: float) -> float | None:
+        """Seconds until the next attempt; None: there is none. `now`: by the steady clock."""
+        self.began = now if self.began is None else self.began
+        self.failures += 1
+        if error.reason not in SILENT or now - self.began >= LOCKED_SECONDS:
+            return None
+        return SILENCE_BACKOFF.seconds(self.failures)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
     try:
         yield
     except RetryError as error:
-        if error.reason is not Reason.MANIFEST_UNREADABLE or not _has_expired(plan, catalogs):
+        if error.reason is not Reason.MANIFEST_UNREADABLE or not has_expired(plan, catalogs):
             raise
         raise ReplanError(
             f"the planned snapshot {plan.snapshot_id} of {plan.table.name} expired during the run: {error}",
@@ -101,7 +101,7 @@ def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
         ) from error
 
 
-def _has_expired(plan: TablePlan, catalogs: Catalogs) -> bool:
+def has_expired(plan: TablePlan, catalogs: Catalogs) -> bool:
     """Whether the planned snapshot is gone; False if the catalog does not answer."""
     try:
         now = catalogs.load(plan.table.name, plan.table.ref)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compactor.errors import StoppedError
+from compactor.errors import RetryError, StoppedError
+from compactor.events import Event, GroupRewritten
 from compactor.lease.right import CommitRight
 from compactor.locks.flink_locks import Locks
+from compactor.patience.backoff import Backoff
+from compactor.reasons import Reason
 from tests.conftest import Lake
 from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
 from tests.integration.test_flink_locks import FlinkDatabase
@@ -42,6 +46,54 @@ def test_a_table_that_is_paused_during_the_attempts_is_not_committed_to(lake: La
     assert replaces(lake, table_name) == 0
     assert unreferenced(lake, table_name) == set()
     assert len(lake.live_files(table_name)) == 4
+
+
+class Silent:
+    """Does not answer so many times."""
+
+    def __init__(self, times: int, reason: Reason) -> None:
+        self.left = times
+        self.reason = reason
+
+    def __call__(self, *_arguments: object) -> bool:
+        if self.left:
+            self.left -= 1
+            raise RetryError("503", reason=self.reason)
+        return True
+
+
+@pytest.mark.parametrize("what", ["catalog", "state", "lock"])
+def test_what_does_not_answer_before_the_commit_costs_no_rewrite(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    monkeypatch.setattr("compactor.runs.commit_hold.SILENCE_BACKOFF", Backoff(0.01, 0.01))
+    seen: list[Event] = []
+    more: dict[str, Any] = {}
+    if what == "catalog":
+        more["enabled"] = silent = Silent(2, Reason.CATALOG_UNAVAILABLE)
+    elif what == "state":
+        more["right"] = CommitRight(confirm=(silent := Silent(2, Reason.STATE_UNWRITABLE)))
+    else:
+        locks, silent = Locks([]), Silent(2, Reason.LOCK_UNREADABLE)
+        monkeypatch.setattr(locks, "holder", lambda table: None if silent(table) else "")
+        more["locks"] = locks
+    result = run(lake, planned(lake, table_name), listener=seen.append, **more)
+    assert (silent.left, result.commits, len(result.groups)) == (0, 1, 1)
+    assert len([event for event in seen if isinstance(event, GroupRewritten)]) == 1
+    assert replaces(lake, table_name) == 1
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_a_lease_that_is_lost_is_not_asked_for_again(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    lost = Silent(1, Reason.LEASE_LOST)
+    with pytest.raises(RetryError) as error:
+        run(lake, planned(lake, table_name), right=CommitRight(confirm=lost))
+    assert (error.value.reason, lost.left) == (Reason.LEASE_LOST, 0)
+    assert replaces(lake, table_name) == 0
 
 
 def test_a_lock_that_is_taken_during_the_attempts_is_waited_for(
