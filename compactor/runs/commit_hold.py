@@ -20,7 +20,7 @@ SLOW_SECONDS: Final = 5.0
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock, for a branch that is to be published, or for an answer."""
+"""How long a finished rewrite waits for a lock, or for a branch that is to be published."""
 
 SILENT: Final = frozenset(
     {
@@ -33,6 +33,8 @@ SILENT: Final = frozenset(
     }
 )
 """Reasons of errors that pass by themselves, in most cases within minutes."""
+SILENT_SECONDS: Final = 600.0
+"""How long a finished rewrite waits for an answer before it is thrown away."""
 SILENCE_BACKOFF: Final = Backoff(1.0, 30.0)
 
 MISSES: Final = 2
@@ -49,8 +51,8 @@ class MissedError(RetryError):
 class Silence:
     """What a finished rewrite needs for its commit does not answer: catalog, store, lock or the state of the service.
 
-    It is asked again before the rewrite is thrown away, as long as a lock is waited for. Nothing of the run can have
-    been committed: else the error is a CommitUnknownError. `began`: by a steady clock; None: all answer.
+    It is asked again. Nothing of this commit can have landed: else the error is a CommitUnknownError. `began`: by a
+    steady clock; None: all answer.
     """
 
     began: float | None = None
@@ -60,7 +62,7 @@ class Silence:
         """Seconds until the next attempt; None: there is none. `now`: by the steady clock."""
         self.began = now if self.began is None else self.began
         self.failures += 1
-        if error.reason not in SILENT or now - self.began >= LOCKED_SECONDS:
+        if error.reason not in SILENT or now - self.began >= SILENT_SECONDS:
             return None
         return SILENCE_BACKOFF.seconds(self.failures)
 

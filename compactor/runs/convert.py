@@ -166,10 +166,16 @@ class Converting:
             stall_explained(watch, f"the conversion of {table.name}"),
         ):
             found = self._searched(watch)
-            tools.hold(table, run_id, watch, self._charge)
-            for times in count(1):
+            sends = count(1)
+
+            def send(_good_until: float | None) -> _Committed:
                 with watch.commit(table.name, wanted=self._switches.on):
-                    landed, written = self._committed(java, partial(self._prepare, java, found, record, times))
+                    return self._committed(java, partial(self._prepare, java, found, record, next(sends)))
+
+            for times in count(1):
+                landed, written = tools.in_time(
+                    table, snapshot.snapshot_id, run_id, watch, self._charge, send, at_once=times > 1
+                )
                 if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
                     break
             tools.records.note_committed(run_id, written)
@@ -264,7 +270,7 @@ class Converting:
         return refusal
 
     def _prepare(self, java: JavaTable, found: _Found, record: Record, times: int, head: Head) -> Send[_Committed]:
-        """Write the positions. `times`: how often the conversion is sent, with the attempts that were rolled back."""
+        """Write the positions. `times`: how often the conversion is sent."""
         tools, conversion, now = self._tools, self._conversion, head.table
         self._charge(Spent(catalog_calls=COMMIT_CALLS))
         tools.check_turn(now)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Status
-from compactor.iceberg.tables import Catalogs
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conflicts import changes_since, touched_groups
 from compactor.planning.plan_table import PlannedGroup, TablePlan
@@ -93,7 +93,7 @@ def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
     try:
         yield
     except RetryError as error:
-        if error.reason is not Reason.MANIFEST_UNREADABLE or not has_expired(plan, catalogs):
+        if error.reason is not Reason.MANIFEST_UNREADABLE or not has_expired(plan.table, plan.snapshot_id, catalogs):
             raise
         raise ReplanError(
             f"the planned snapshot {plan.snapshot_id} of {plan.table.name} expired during the run: {error}",
@@ -101,13 +101,13 @@ def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
         ) from error
 
 
-def has_expired(plan: TablePlan, catalogs: Catalogs) -> bool:
+def has_expired(table: TableView, snapshot_id: int | None, catalogs: Catalogs) -> bool:
     """Whether the planned snapshot is gone; False if the catalog does not answer."""
     try:
-        now = catalogs.load(plan.table.name, plan.table.ref)
+        now = catalogs.load(table.name, table.ref)
     except FirnlineError:
         return False
-    return now.metadata.snapshot_by_id(plan.snapshot_id or 0) is None
+    return now.metadata.snapshot_by_id(snapshot_id or 0) is None
 
 
 def _planned_anew(drop: DroppedGroup, what: str, reason: Reason) -> DroppedGroup:

@@ -6,7 +6,6 @@ after the commit was sent deletes no output whose fate is unknown. A long run co
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from itertools import count
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError
 from compactor.events import (
     GroupCommitted,
     GroupDropped,
@@ -25,12 +24,11 @@ from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, 
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
-from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
-from compactor.runs.commit_hold import MISSES, MissedError, Silence
-from compactor.runs.dropped_groups import has_expired, reclassify_conflicts, without_strays
+from compactor.runs.commit_hold import MissedError
+from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
@@ -38,7 +36,6 @@ from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable
 
-LOG = logging.getLogger("firnline")
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
@@ -196,44 +193,19 @@ class Run:
         *,
         at_once: bool = False,
     ) -> Committed:
-        """Hold the commit, and send it unless its moment has passed; then hold it for the next one.
-
-        What does not answer before it is sent is asked again for a while. `at_once`: a writer has just committed; send
-        it first without a wait, unless Flink's maintenance holds its lock.
-        """
-        missed, silence = 0, Silence()
-        while True:
-            good_until = None
+        def send(good_until: float | None) -> Committed:
             try:
-                again = missed > 0 or silence.failures > 0
-                if again or not at_once or self._tools.locks.holder(self._plan.table.name) is not None:
-                    self.stage = "hold"
-                    good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge, missed=again)
-                return self._sent(table, record, watch, finished, part, good_until if missed < MISSES else None)
-            except MissedError:
-                missed += 1
-            except RetryError as error:
-                self._wait_for_an_answer(silence, error, watch)
-            self._lost_a_race = True  # delete files of this attempt may be left
+                return self._sent(table, record, watch, finished, part, good_until)
+            except RetryError:
+                self._lost_a_race = True  # delete files of this attempt may be left
+                self.stage = "hold"
+                raise
 
-    def _wait_for_an_answer(self, silence: Silence, error: RetryError, watch: RunWatch) -> None:
-        """Wait until the next attempt to commit.
-
-        Raises:
-            RetryError: `error`: there is none.
-            StoppedError: the run was stopped while it waited.
-        """
-        pause, plan = silence.pause(error, self._tools.ticks()), self._plan
-        expired = error.reason is Reason.MANIFEST_UNREADABLE and has_expired(plan, self._tools.catalogs)
-        if pause is None or expired:
-            raise error
-        name = plan.table.name
-        LOG.info("%s: run %s is not committed yet: %s; next attempt in %.0f s", name, self._run_id, error, pause)
-        self._moved()
-        if watch.stopped.wait(pause):
-            raise StoppedError(
-                f"run {self._run_id} of {name} was stopped before its commit, while it waited"
-            ) from error
+        self.stage = "hold"
+        plan = self._plan
+        return self._tools.in_time(
+            plan.table, plan.snapshot_id, self._run_id, watch, self._charge, send, at_once=at_once
+        )
 
     def _sent(
         self,

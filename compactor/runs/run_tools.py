@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -27,7 +29,8 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Charge, Spent
 from compactor.reasons import Reason
 from compactor.runs.bundles import Pace
-from compactor.runs.commit_hold import CommitHold, MissedError
+from compactor.runs.commit_hold import MISSES, CommitHold, MissedError, Silence
+from compactor.runs.dropped_groups import has_expired
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rollback_watch import RollbackWatch
 from compactor.runs.slots import SlotPool
@@ -35,6 +38,8 @@ from compactor.runs.supervisor import RunWatch, Switches
 from compactor.runs.turns import locked, unpublished_first
 from compactor.settings.tree import CommitSettings
 
+LOG = logging.getLogger("firnline")
+Done = TypeVar("Done")
 ROLLBACKS = 8
 """Commits of the same work that the catalog rolls back, one after the other, before the run ends."""
 
@@ -69,6 +74,58 @@ class RunTools:
     right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
+
+    def in_time(
+        self,
+        table: TableView,
+        snapshot_id: int | None,
+        run_id: str,
+        watch: RunWatch,
+        charge: Charge,
+        send: Callable[[float | None], Done],
+        *,
+        at_once: bool = False,
+    ) -> Done:
+        """Hold the commit of finished work, and send it unless its moment has passed; then hold it for the next one.
+
+        What does not answer before it is sent is asked again for a while.
+
+        Args:
+            table: As it was planned.
+            snapshot_id: The planned snapshot.
+            run_id: Of the run.
+            watch: Tells when the run must stop.
+            charge: Called with the costs.
+            send: Sends the commit; until when it is in time, by the steady clock (None: at any time).
+            at_once: A writer has just committed; send it first without a wait, unless Flink's maintenance holds its
+                lock.
+
+        Raises:
+            FirnlineError: by class the reaction.
+        """
+        missed, silence = 0, Silence()
+        while True:
+            good_until = None
+            try:
+                again = missed > 0 or silence.failures > 0
+                if again or not at_once or self.locks.holder(table.name) is not None:
+                    good_until = self.hold(table, run_id, watch, charge, missed=again)
+                return send(good_until if missed < MISSES else None)
+            except MissedError:
+                missed += 1
+            except RetryError as error:
+                pause = silence.pause(error, self.ticks())
+                expired = error.reason is Reason.MANIFEST_UNREADABLE and has_expired(table, snapshot_id, self.catalogs)
+                if pause is None or expired:
+                    raise
+                self._wait(table, run_id, watch, error, pause)
+
+    def _wait(self, table: TableView, run_id: str, watch: RunWatch, error: RetryError, seconds: float) -> None:
+        name = table.name
+        LOG.info("%s: run %s is not committed yet: %s; next attempt in %.0f s", name, run_id, error, seconds)
+        self.lifelines.moved(name)
+        if watch.stopped.wait(seconds):
+            raise StoppedError(f"run {run_id} of {name} was stopped while its commit waited") from error
 
     def hold(
         self, table: TableView, run_id: str, watch: RunWatch, charge: Charge, *, missed: bool = False

@@ -148,24 +148,29 @@ class SlotPool:
 
     def end(self, run: str) -> None:
         """An announced run has ended."""
-        self._evicted.discard(run)
-        self._change(lambda book: book.ended(run))
+
+        def ended(book: SlotBook) -> SlotBook:
+            self._evicted.discard(run)
+            return book.ended(run)
+
+        self._change(ended)
 
     def evict(self, run: str) -> None:
         """Take the slots of a run that hangs. Until its `end` it gets no other."""
-        with self._changed:
+
+        def evicted(book: SlotBook) -> SlotBook:
             self._evicted.add(run)
             self._grants.pop(run, None)
-        self._change(lambda book: book.evicted(run))
+            return book.evicted(run)
+
+        self._change(evicted)
 
     def acquire(self, run: str, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait for a slot; False if `stopped` became true first, or the run was given up (`evict`).
 
         Every slot must be given back by `release`.
         """
-        if run in self._evicted:
-            return False
-        self._change(lambda book: book.asked(run))
+        self._change(lambda book: book if run in self._evicted else book.asked(run))
         with self._changed:
             while not self._grants[run]:
                 if run in self._evicted:
@@ -181,10 +186,10 @@ class SlotPool:
 
     def release(self, run: str) -> None:
         """Give a slot back."""
-        if run not in self._evicted:
-            self._change(lambda book: book.released(run))
+        self._change(lambda book: book if run in self._evicted else book.released(run))
 
     def _change(self, change: Callable[[SlotBook], SlotBook]) -> None:
+        """Apply a change of the book; nothing else of this object changes in between."""
         with self._changed:
             had_room = self._book.has_room
             book = change(self._book)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from compactor.patience.backoff import Backoff
 from tests.conftest import Lake
 from tests.correctness.stage import any_size_splices
 from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
@@ -28,3 +29,16 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
 def rest_lake(lake: Lake, faulty: FaultyCatalog, request: pytest.FixtureRequest) -> RestLake:
     """Spark opens a catalog once, and each module has another one."""
     return rest_lake_of(lake, faulty, request.module.__name__.rpartition(".")[2])
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that nothing answers fails at once, but in tests of the wait for an answer."""
+    if "patient" not in request.fixturenames:
+        monkeypatch.setattr("compactor.runs.commit_hold.SILENT_SECONDS", 0.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that nothing answers is tried again, without a pause."""
+    monkeypatch.setattr("compactor.runs.commit_hold.SILENCE_BACKOFF", Backoff(0.01, 0.01))

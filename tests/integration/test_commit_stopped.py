@@ -12,7 +12,6 @@ from compactor.errors import RetryError, StoppedError
 from compactor.events import Event, GroupRewritten
 from compactor.lease.right import CommitRight
 from compactor.locks.flink_locks import Locks
-from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from tests.conftest import Lake
 from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
@@ -62,13 +61,13 @@ class Silent:
         return True
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("what", ["catalog", "state", "lock"])
 def test_what_does_not_answer_before_the_commit_costs_no_rewrite(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
-    monkeypatch.setattr("compactor.runs.commit_hold.SILENCE_BACKOFF", Backoff(0.01, 0.01))
     seen: list[Event] = []
     more: dict[str, Any] = {}
     if what == "catalog":

@@ -17,14 +17,18 @@ from compactor.commit import snapshots as snapshots_module
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.tables import TableView
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
+from compactor.reasons import Reason
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs import convert as convert_module
+from compactor.runs.commit_hold import MissedError
 from compactor.runs.convert import ConversionResult
+from compactor.runs.run_tools import RunTools
 from compactor.settings.tree import Settings
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
@@ -302,6 +306,34 @@ def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
     before = rows(lake, table_name)
     meanwhile(monkeypatch, BEFORE, lambda: spark_rewrites(lake, table_name))
     convert(lake, table_name)
+    assert rows(lake, table_name) == before
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    "error", [MissedError("a branch is to be published"), RetryError("503", reason=Reason.CATALOG_UNAVAILABLE)]
+)
+def test_what_keeps_a_commit_waiting_costs_no_search(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
+) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    delete_equal(lake, table_name, "id", [2])
+    before = rows(lake, table_name)
+    real, asked = RunTools.check_turn, list[None]()
+
+    def check_turn(self: RunTools, table: TableView) -> None:
+        asked.append(None)
+        if len(asked) == 1:
+            raise error
+        real(self, table)
+
+    monkeypatch.setattr(RunTools, "check_turn", check_turn)
+    charged: list[Spent] = []
+    done = convert(lake, table_name, charge=charged.append)
+    assert len(asked) == 2
+    assert done.rows == 1
+    assert len([spent for spent in charged if spent.bytes]) == 1, "one search"
     assert rows(lake, table_name) == before
 
 
