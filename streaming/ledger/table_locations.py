@@ -33,6 +33,9 @@ SEARCH_SECONDS = 60.0
 FOREIGN_BACKOFF = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
 """How long a folder that belongs to no table is not searched again: a search lists all catalogs. Sweeps list them too,
 so they find a table that is created there later."""
+WHOLE_SEARCHES = 2
+"""Searches of one folder that list the catalogs. In a bucket with thousands of tables of others, later ones would list
+them all the time, although each folder is searched once a day."""
 MOST_SHARING = 16
 """Tables with one common folder that an event asks for. Of more, it tells too little: they count as without events."""
 MOST_FOLDERS = 10_000
@@ -95,13 +98,15 @@ def suggested(folder: str) -> tuple[tuple[tuple[str, ...], str], ...]:
 class Search:
     """A folder whose table is searched. `since`: of the ticks. `event_at`: of the event, seconds since the epoch.
 
-    `version`: the number in the name of the metadata file; None: the name has none.
+    `version`: the number in the name of the metadata file; None: the name has none. `by_guesses`: earlier searches were
+    in vain; only tables that the path suggests are looked at, and the next sweep does the rest.
     """
 
     since: float
     event_at: float
     source: str
     version: int | None
+    by_guesses: bool = False
 
 
 class _Foreign(NamedTuple):
@@ -174,7 +179,8 @@ class TableLocations:
                 return None
             if len(self._searched) >= MOST_FOLDERS:
                 return None
-            self._searched[folder] = Search(now, event_at, source, metadata_version(metadata_location))
+            by_guesses = foreign is not None and foreign.searches >= WHOLE_SEARCHES
+            self._searched[folder] = Search(now, event_at, source, metadata_version(metadata_location), by_guesses)
         return folder
 
     def likely(self) -> list[TableName]:
@@ -182,7 +188,9 @@ class TableLocations:
         now = self.ticks()
         with self._lock:
             searched = {
-                folder: each.version for folder, each in self._searched.items() if now - each.since > KNOWN_SECONDS
+                folder: each.version
+                for folder, each in self._searched.items()
+                if not each.by_guesses and now - each.since > KNOWN_SECONDS
             }
             versions = {table: place.version for table, place in self._places.items()} if searched else {}
         return by_likelihood(versions, searched)
@@ -202,6 +210,7 @@ class TableLocations:
             must_list = now - self._listed > LISTING_PAUSE_SECONDS and any(
                 self._listed < each.since + seconds < now
                 for each in self._searched.values()
+                if not each.by_guesses
                 for seconds in LIST_AFTER_SECONDS
             )
             if must_list:

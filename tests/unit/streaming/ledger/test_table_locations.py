@@ -224,6 +224,25 @@ def test_a_folder_that_stays_without_a_table_is_searched_ever_more_rarely() -> N
     assert searching.locations._foreign == {}
 
 
+def test_thousands_of_foreign_folders_cause_no_listings_for_ever() -> None:
+    """A bucket that announces every file, also those of 100 tables of another catalog."""
+    searching, listings, busy = Searching(), list[int](), 0
+    folders = [f"s3://bucket/theirs/t{number}/metadata/00001-a.metadata.json" for number in range(100)]
+    for day in range(2):
+        before, ticks = searching.listings, 0
+        while ticks < FOREIGN_BACKOFF.longest_seconds:
+            for folder in folders:
+                searching.locations.search(folder, "s3", searching.now)
+            ticks += 30
+            searching.now += 30
+            busy += bool(day and searching.locations.likely())
+            searching.locations.check()
+        listings.append(searching.listings - before)
+    assert listings[0] > 0
+    assert listings[1] == 0
+    assert busy == 0
+
+
 def test_of_too_many_foreign_folders_those_that_come_back_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_locations, "MOST_FOLDERS", 50)
     searching = Searching()
