@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -39,6 +40,8 @@ from compactor.storage.opening import abort_uploads
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
+AT_ONCE = 16
+"""Requests to the store: after attempts that failed, a thousand outputs can have sixteen thousand names."""
 LOGGED = 10  # outputs that a log line names
 SETTLE_SECONDS = 600.0
 """Between a run's commit and the first look whether it was rolled back for a writer that was under way."""
@@ -294,18 +297,17 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
         raise RetryError(f"{record.table} is another table now", reason=Reason.TABLE_REPLACED)
     io = table.io
     candidates = set(record.outputs)
-    for location in (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
-        abort_uploads(location, io.properties, vended_of(io))
+    places = (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes))
+    with ThreadPoolExecutor(AT_ONCE, "sweep-uploads") as pool:
+        list(pool.map(lambda location: abort_uploads(location, io.properties, vended_of(io)), places))
     for prefix in record.prefixes:
         candidates.update(repeated(io, partial(_files_below, io, prefix)))
     if not candidates:
         return 0
     kept = {own_name(path, record.run_id) for path in referenced_paths(table, record, cache)} | set(record.committed)
-    deleted = 0
-    for path in sorted(candidates):
-        if own_name(path, record.run_id) not in kept and repeated(io, partial(_delete, io, path)):
-            deleted += 1
-    return deleted
+    unreferenced = [path for path in sorted(candidates) if own_name(path, record.run_id) not in kept]
+    with ThreadPoolExecutor(AT_ONCE, "sweep-outputs") as pool:
+        return sum(pool.map(lambda path: repeated(io, partial(_delete, io, path)), unreferenced))
 
 
 def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:

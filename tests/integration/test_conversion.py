@@ -332,7 +332,7 @@ def test_what_keeps_a_commit_waiting_costs_no_search(
     charged: list[Spent] = []
     done = convert(lake, table_name, charge=charged.append)
     assert len(asked) == 2
-    assert done.rows == 1
+    assert done.rows == 3
     assert len([spent for spent in charged if spent.bytes]) == 1, "one search"
     assert rows(lake, table_name) == before
 

@@ -139,7 +139,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "a commit that was prepared too late after a writer's commit is sent all the same",
-        "compactor/runs/run.py",
+        "compactor/runs/run_tools.py",
         "good_until if missed < MISSES else None",
         "None",
         "tests/integration/test_commit_hold.py::test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment",
