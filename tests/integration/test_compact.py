@@ -63,7 +63,7 @@ def test_a_group_nobody_can_rewrite_costs_no_other_group(lake: Lake, table_name:
     records = lake.in_flight()
     for _ in range(2):
         sweep(records, lake.catalogs, ManifestCache(1 << 20), now=time.time(), grace_seconds=3600)
-    assert [each for each in records.all() if each.catalog in lake.catalogs.names] == []
+    assert [each for each in records.all() if each.name == lake.name(table_name).name] == []
     folder = lake.folder / "warehouse" / table_name.replace(".", "/")
     on_disk = {str(path) for path in folder.rglob("data/**/*.parquet")}
     assert {path for path in on_disk if "firnline" in path} <= {plain_path(path) for path in live}
