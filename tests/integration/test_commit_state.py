@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -312,7 +313,11 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
 def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str
 ) -> None:
-    """Ctrl-C: the JVM commits all the same. Py4J tells it as a plain error, not as an interrupt."""
+    """Ctrl-C: the JVM commits all the same. Py4J tells it as a plain error, not as an interrupt.
+
+    PySpark's handler calls the JVM by the connection that waits for the commit's answer. On a busy machine, the handler
+    can get that answer; then the run ends as without an interrupt.
+    """
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
@@ -323,7 +328,7 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
         time.sleep(3)
 
     faulty.before_commit = interrupt
-    with pytest.raises((CommitUnknownError, KeyboardInterrupt)):
+    with suppress(CommitUnknownError, KeyboardInterrupt):
         run(rest_lake, plan)
     deadline = time.monotonic() + 60
     while faulty.commits == commits and time.monotonic() < deadline:
