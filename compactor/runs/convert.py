@@ -21,7 +21,7 @@ from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
@@ -41,7 +41,7 @@ from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
 from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
-from compactor.spark.java_table import JavaTable, first_line, spark_has_ended
+from compactor.spark.java_table import JavaTable, unforeseen
 from compactor.table_names import TableName
 
 ENGINE = "convert"
@@ -251,11 +251,7 @@ class Converting:
             self._charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known
             if watch.stopped.is_set():
                 raise stopped from error
-            if spark_has_ended(error):
-                raise RetryError(f"Spark ended while {name} was searched", reason=Reason.SPARK_LOST) from error
-            raise GiveUpError(
-                f"searching deleted rows of {name} failed: {first_line(error)}", reason=Reason.UNEXPECTED
-            ) from error
+            raise unforeseen(f"searching deleted rows of {name}", error) from error
         finally:
             tools.slots.release(name)
         if isinstance(outcome, FoundRows):

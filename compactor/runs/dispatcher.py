@@ -33,8 +33,8 @@ from compactor.table_names import TableName
 LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
 LONGEST_FRUITLESS_SECONDS = 3600.0
-"""A table whose run fails again waits as long as the run took, at most this: each attempt writes all
-outputs again, also if the catalog refuses every commit."""
+"""A table whose run fails again waits as long as the run took, at most this: each attempt writes all outputs again,
+also if the catalog refuses every commit."""
 REQUEST_PAUSE_SECONDS = 10.0
 """Between two attempts at a request that must wait for a change of its table."""
 NO_LIMITS = Limits()

@@ -17,7 +17,7 @@ from compactor.rewrite.tasks.output_task import DAMAGE
 from compactor.runs.results import DroppedGroup, left_out, overtaken
 
 MAY_MISS_A_FILE = (Reason.INPUT_MISSING, Reason.UNEXPECTED)
-"""Of groups that an expiry can have deprived of a file: a delete file, or one that Spark names in its own words."""
+"""Reasons of groups that may miss a file because of an expiry; what Spark misses, it tells in its own words."""
 
 
 def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tuple[DroppedGroup, ...]]:
@@ -69,9 +69,9 @@ def reclassify_conflicts(
         return tuple(failed)
     if now.metadata.snapshot_by_id(snapshot_id) is None:
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
-        anew = [drop for drop in others if drop.error.reason in MAY_MISS_A_FILE]
+        expired = [drop for drop in others if drop.error.reason in MAY_MISS_A_FILE]
         others = [drop for drop in others if drop.error.reason not in MAY_MISS_A_FILE]
-        mine += [_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in anew]
+        mine += [_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in expired]
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
     touched = touched_groups([drop.planned.file_group for drop in others], taken_away)
     reclassified = [

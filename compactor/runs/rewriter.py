@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError
+from compactor.errors import CommitUnknownError, FirnlineError
 from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.planning.budget import Charge, uncharged
 from compactor.planning.plan_table import TablePlan
@@ -15,7 +15,7 @@ from compactor.runs.results import RunResult
 from compactor.runs.run import Progress, Run
 from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import Switches
-from compactor.spark.java_table import first_line, spark_has_ended
+from compactor.spark.java_table import unforeseen
 
 
 class Rewriter(RunTools):
@@ -77,7 +77,7 @@ class Rewriter(RunTools):
                 raise
             raise error from failed
         except Exception as error:
-            failure = _failure(plan, error)
+            failure = unforeseen(f"rewriting {table}", error)
             self.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
             raise failure from error
         if result.snapshot_after is None:  # another commit came first and removed the same delete files
@@ -110,11 +110,3 @@ class Rewriter(RunTools):
                 delete_files_removed=result.delete_files_removed,
             )
         )
-
-
-def _failure(plan: TablePlan, error: Exception) -> FirnlineError:
-    """What ended a run: Spark, which says nothing about the table, or something that nobody has foreseen."""
-    name, line = plan.table.name, first_line(error)
-    if spark_has_ended(error):
-        return RetryError(f"Spark ended while {name} was rewritten: {line}", reason=Reason.SPARK_LOST)
-    return GiveUpError(f"rewriting {name} failed: {line}", reason=Reason.UNEXPECTED)

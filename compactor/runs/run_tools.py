@@ -115,8 +115,8 @@ class RunTools:
                 missed += 1
             except RetryError as error:
                 pause = silence.pause(error, self.ticks())
-                expired = error.reason is Reason.MANIFEST_UNREADABLE and has_expired(table, snapshot_id, self.catalogs)
-                if pause is None or expired:
+                unreadable = error.reason is Reason.MANIFEST_UNREADABLE
+                if pause is None or (unreadable and has_expired(table, snapshot_id, self.catalogs)):
                     raise
                 self._wait(table, run_id, watch, error, pause)
 

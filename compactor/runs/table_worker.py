@@ -31,7 +31,7 @@ from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
-from compactor.spark.java_table import first_line
+from compactor.spark.java_table import unforeseen
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
@@ -117,10 +117,13 @@ class RewriteWorker:
         try:
             done = converting.convert()
         except Exception as error:
-            failure = error if isinstance(error, FirnlineError) else _unexpected(table.name, error)
+            what = f"converting deletes of {table.name}"
+            failure = error if isinstance(error, FirnlineError) else unforeseen(what, error)
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
-            if not isinstance(failure, GiveUpError):
+            if failure is error and not isinstance(error, GiveUpError):
                 raise
+            if not isinstance(failure, GiveUpError):
+                raise failure from error
             all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
             planner.refused.note(table, converting.refused or (all_files,), planner.clock())
             return False
@@ -213,11 +216,6 @@ def _overtaken_files(result: RunResult) -> int:
     """Files of groups that other commits overtook: another run can rewrite them."""
     overtaken = (drop.planned.file_group for drop in result.dropped if not isinstance(drop.error, GiveUpError))
     return sum(len(group.files) for group in overtaken)
-
-
-def _unexpected(table: TableName, error: Exception) -> GiveUpError:
-    """An unexpected error, for example of Java: another attempt would fail too."""
-    return GiveUpError(f"converting deletes of {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
 
 
 def _noting(costs: list[Spent], charge: Charge) -> Charge:

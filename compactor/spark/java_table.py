@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from compactor.credentials.credential import Credential, means_expired
 from compactor.credentials.renewing_file_io import vended_of
-from compactor.errors import GiveUpError, ReplanError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableMissingError, TableView
 from compactor.partitions import PartitionKey
@@ -304,6 +304,13 @@ def spark_has_ended(error: BaseException) -> bool:
     if isinstance(error, JAVA_ERRORS):
         return any(sign in str(error) for sign in SHUT_DOWN)
     return isinstance(error, Py4JError)
+
+
+def unforeseen(what: str, error: Exception) -> FirnlineError:
+    """What an error that no code expects means: Spark has ended, which says nothing about the table; else give up."""
+    if spark_has_ended(error):
+        return RetryError(f"Spark ended, and {what} failed: {first_line(error)}", reason=Reason.SPARK_LOST)
+    return GiveUpError(f"{what} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
 
 
 def data_folder(view: TableView) -> str:

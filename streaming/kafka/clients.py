@@ -117,7 +117,7 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
 def make_client(kind: type[Client], *topics: str, **arguments: Any) -> Client:
     """A client of kafka-python. One that reaches no broker is closed.
 
-    Its constructor starts a thread before it asks the broker; if that fails, nobody else can end the thread.
+    Its constructor starts a thread before it asks the broker; if that fails, only its connections can end the thread.
 
     Raises:
         Exception: of the constructor.
@@ -145,7 +145,7 @@ def admin_client(kafka: KafkaSettings) -> KafkaAdminClient:
     return make_client(KafkaAdminClient, **client_arguments(kafka, KafkaAdminClient))
 
 
-def consumer(kafka: KafkaSettings, *topics: str, **arguments: Any) -> KafkaConsumer:
+def consumer_client(kafka: KafkaSettings, *topics: str, **arguments: Any) -> KafkaConsumer:
     """A consumer; `arguments` take precedence over the settings.
 
     Raises:

@@ -8,7 +8,7 @@ from contextlib import closing
 from kafka import TopicPartition
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import consumer, no_broker
+from streaming.kafka.clients import consumer_client, no_broker
 
 
 def oldest_offsets(kafka: KafkaSettings, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -20,7 +20,7 @@ def oldest_offsets(kafka: KafkaSettings, wanted: Mapping[str, Mapping[str, int]]
     places = [TopicPartition(topic, int(number)) for topic, numbers in wanted.items() for number in numbers]
     found: dict[str, dict[str, int]] = {}
     try:
-        with closing(consumer(kafka, enable_auto_commit=False)) as client:
+        with closing(consumer_client(kafka, enable_auto_commit=False)) as client:
             for place, offset in client.beginning_offsets(places).items():
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
     except Exception as error:

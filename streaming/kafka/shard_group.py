@@ -30,7 +30,7 @@ from kafka.structs import MemberState
 
 from compactor.settings.kafka import KafkaSettings
 from compactor.shards import Shard
-from streaming.kafka.clients import cluster_id, consumer
+from streaming.kafka.clients import cluster_id, consumer_client
 from streaming.kafka.membership import HEARTBEAT_SECONDS, NO_GENERATION, SESSION_SECONDS, Membership
 
 LOG = logging.getLogger("firnline")
@@ -220,7 +220,7 @@ class ShardGroup:
             "max_poll_interval_ms": int(SESSION_SECONDS * 1000),  # also the longest time of a rebalance
             "heartbeat_interval_ms": int(HEARTBEAT_SECONDS * 1000),
         }
-        return consumer(self._kafka, self._kafka.commit_topic, **own)
+        return consumer_client(self._kafka, self._kafka.commit_topic, **own)
 
     def _join(self, me: str, members: tuple[str, ...], generation: int, asked: float) -> None:
         with self._lock:

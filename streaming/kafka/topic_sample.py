@@ -18,7 +18,7 @@ from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
-from streaming.kafka.clients import consumer, no_broker
+from streaming.kafka.clients import consumer_client, no_broker
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, Refusal, kind_of, refusal
 
 LOG = logging.getLogger("firnline")
@@ -78,11 +78,11 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
         "allow_auto_create_topics": False,
-        "fetch_max_wait_ms": 10,  # at the end of a partition; the client sends no other fetch meanwhile
+        "fetch_max_wait_ms": 10,  # at the end of a partition; the client sends no other fetch during that time
         "retry_backoff_ms": 20,  # the client also sleeps that long, twice for each consumer, until it knows the leader
     }
     try:
-        client = consumer(kafka, **own)
+        client = consumer_client(kafka, **own)
     except Exception as error:
         raise no_broker(kafka, error) from error
     with closing(client):

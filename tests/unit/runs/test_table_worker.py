@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
@@ -202,6 +203,21 @@ def test_an_unexpected_error_is_published_as_given_up(tmp_path: Path) -> None:
     (failed,) = working.of(RunFailed)
     assert (failed.stage, failed.reason, failed.reaction) == ("convert", "unexpected", "give_up")
     assert "Java's parser refuses a number" in failed.message
+
+
+def test_a_conversion_whose_jvm_has_ended_is_tried_again(tmp_path: Path) -> None:
+    """No fault of the deletes: they are not left alone until they change."""
+
+    def lost(_: Searching) -> ConversionResult:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    working = Working(tmp_path, lost)
+    for _ in range(2):
+        with pytest.raises(RetryError) as error:
+            working.work()
+        assert error.value.reason == "spark_lost"
+    failed = [event.reason for event in working.events if isinstance(event, RunFailed)]
+    assert (failed, len(Searching.made)) == (["spark_lost"] * 2, 2)
 
 
 def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

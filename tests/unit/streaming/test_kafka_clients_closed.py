@@ -15,14 +15,14 @@ from compactor.errors import FirnlineError
 from compactor.settings.kafka import KafkaSettings
 from streaming.demo.local_process import free_port
 from streaming.kafka.access import KafkaAccess
-from streaming.kafka.clients import admin_client, cluster_id, consumer, ensure_topics, producer
+from streaming.kafka.clients import admin_client, cluster_id, consumer_client, ensure_topics, producer
 from streaming.kafka.oldest_offsets import oldest_offsets
 from streaming.kafka.topic_sample import sample_topic
 from streaming.kafka.topic_watch import TopicWatch
 
 MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "admin": admin_client,
-    "consumer": lambda kafka: consumer(kafka, "commits", group_id="g"),
+    "consumer": lambda kafka: consumer_client(kafka, "commits", group_id="g"),
     "producer": producer,
     "check-config": KafkaAccess,
     "topics": lambda kafka: ensure_topics(kafka, create=False),

@@ -1,19 +1,13 @@
-"""How a run ends for its caller, by what ended it."""
+"""What an error that no code expects means for its caller."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.runs.rewriter import _failure
-from compactor.table_names import TableName
-
-PLAN = cast("Any", SimpleNamespace(table=SimpleNamespace(name=TableName("lake", ("db",), "t"))))
+from compactor.spark.java_table import unforeseen
 
 
 class OfJava(CapturedException):
@@ -38,7 +32,7 @@ class OfJava(CapturedException):
 )
 def test_the_end_of_spark_is_no_fault_of_the_table(error: Exception, kind: type[FirnlineError], reason: str) -> None:
     """Given up, a request would be dropped, and the next life of the service would not know it."""
-    found = _failure(PLAN, error)
+    found = unforeseen("rewriting lake.db.t", error)
     assert type(found) is kind
     assert found.reason == reason
     assert "lake.db.t" in str(found)
