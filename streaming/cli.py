@@ -13,11 +13,11 @@ import click
 from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.settings.environment import CONFIG_FILE_VARIABLE
 from compactor.settings.tree import LogSettings, load_settings
-from streaming.commands.console import escape_what_cannot_be_encoded, unwritable
 from streaming.commands.options import exit_code, fail
+from streaming.commands.streams import escape_what_cannot_be_encoded, unwritable
 from streaming.garbage_collection import collect_rarely
-from streaming.logs.format import set_up_logging
 from streaming.logs.json_output import output_as_json
+from streaming.logs.set_up import set_up_logging
 from streaming.version import VERSION
 
 HELP = ["-h", "--help"]

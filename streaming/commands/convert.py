@@ -23,9 +23,10 @@ from compactor.runs.convert import ConversionResult, Converting, nothing_convert
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from streaming.commands.console import printable, result_console, styled
+from streaming.commands.console import result_console, styled
 from streaming.commands.options import OUTPUT, print_json
 from streaming.commands.progress import progress_display
+from streaming.commands.streams import printable
 from streaming.logs.events import log_event
 from streaming.wiring import check_turn, rewriting
 

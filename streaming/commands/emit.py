@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import click
@@ -57,8 +58,7 @@ def emit(config: Path | None, /, table: str, snapshot_id: int | None, output: st
     decoded = decode(RawEvent(key, value, (), changed.timestamp_ms), (canonical.DECODER,))
     if isinstance(decoded, BadEvent):  # e.g. a control character in a name
         raise InputError(f"table name {table!r} cannot be used: {decoded.detail}")
-    _check_topic(settings.kafka)
-    publish(settings.kafka, key, value, what="the event")
+    publish(settings.kafka, key, value, what="the event", check=partial(_check_topic, settings.kafka))
     if output == "json":
         print_json({"table": str(name), "snapshot_id": snapshot_id, "event_id": changed.event_id})
     else:

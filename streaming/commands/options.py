@@ -13,7 +13,6 @@ import click
 from compactor.errors import FirnlineError, InputError
 from compactor.settings.spark_options import run_options
 from compactor.table_names import MAIN
-from streaming.commands.console import PlainConsole, styled
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
 JSON_VERSION = 1
@@ -100,6 +99,8 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
 
 
 def print_error(error: FirnlineError) -> None:
+    from streaming.commands.console import PlainConsole, styled  # noqa: PLC0415 - Rich is slow to import
+
     console, (first, *more) = PlainConsole(stderr=True), str(error).split("\n")
     console.print(styled("firnline:", "bold red"), first, soft_wrap=True)
     for line in more:

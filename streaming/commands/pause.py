@@ -20,8 +20,8 @@ from compactor.runs.pauses import Pause, PauseFolder
 from compactor.settings.texts import GLOB
 from compactor.settings.tree import load_settings
 from compactor.settings.units import read_seconds
-from streaming.commands.console import printable
 from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.streams import printable
 
 EVERYTHING = "*"
 LONGEST_REASON = 500

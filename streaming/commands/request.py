@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import click
@@ -56,9 +57,8 @@ def request_rewrite(config: Path | None, /, table: str, where: str | None, outpu
         timestamp_ms=int(time.time() * 1000),
         request=(where or "").strip(),
     )
-    check_commit_topic(settings.kafka)
     key, value = canonical.encode(changed, sender=SENDER)
-    publish(settings.kafka, key, value, what="the request")
+    publish(settings.kafka, key, value, what="the request", check=partial(check_commit_topic, settings.kafka))
     if output == "json":
         print_json({"table": str(view.name), "where": where, "event_id": changed.event_id})
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -166,19 +167,39 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise no_broker(kafka, error) from error
 
 
-def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str) -> None:
-    """Write one record to the commit topic, and wait until the brokers have it. `what`: its name in the error.
+def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str, check: Callable[[], None]) -> None:
+    """Write one record to the commit topic if `check` raises nothing, and wait until the brokers have it.
+
+    The producer connects during the check: both wait for the broker most of the time. `what`: the record's name in
+    the error.
 
     Raises:
         RetryError: no broker answers, or the record was not written.
+        Exception: of the check. Nothing was written.
     """
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        connecting = beside.submit(_connected, kafka)
+        try:
+            check()
+            connecting.result().send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
+        except FirnlineError:
+            raise
+        except Exception as error:
+            raise RetryError(f"cannot send {what} to topic {kafka.commit_topic}: {error}") from error
+        finally:
+            if connecting.exception() is None:
+                connecting.result().close(timeout=SEND_SECONDS)
+
+
+def _connected(kafka: KafkaSettings) -> KafkaProducer:
+    """A producer that knows the leaders of the commit topic."""
     client = producer(kafka)
     try:
-        client.send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
-    except Exception as error:
-        raise RetryError(f"cannot send {what} to topic {kafka.commit_topic}: {error}") from error
-    finally:
+        client.partitions_for(kafka.commit_topic)
+    except Exception:
         client.close(timeout=SEND_SECONDS)
+        raise
+    return client
 
 
 def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[str] = ()) -> None:

@@ -11,7 +11,7 @@ from compactor.runs.work_order import Limits
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
 from streaming.logs.events import LOG
-from streaming.logs.format import change_level
+from streaming.logs.set_up import change_level
 from streaming.service.pages import ServiceState
 from streaming.service.settings_reload import SettingsReload
 

@@ -22,7 +22,7 @@ from compactor.events import Event, ManifestsRead, PartitionsSkipped
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.garbage_collection import collect_rarely
-from streaming.logs.format import set_up_logging
+from streaming.logs.set_up import set_up_logging
 from streaming.service.service import Service
 
 LEFT_OUT = (PartitionsSkipped, ManifestsRead)

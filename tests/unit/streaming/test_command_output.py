@@ -31,8 +31,9 @@ from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
 from streaming.cli import main
 from streaming.commands import reports
-from streaming.commands.console import PlainConsole, printable
+from streaming.commands.console import PlainConsole
 from streaming.commands.options import fail
+from streaming.commands.streams import printable
 
 CACHE = ManifestCache(1 << 20)
 ODD = ("[/b]", "[red]x", ":boom:", "a\nb", "\x1b[31m", "plain")

@@ -28,7 +28,7 @@ from compactor.events import (
 from compactor.settings.tree import LogSettings, Settings
 from compactor.spark.session import LOG_AS_JSON, LOG_FOR_PEOPLE, session_conf
 from streaming.logs.events import LOG, log_event
-from streaming.logs.format import set_up_logging
+from streaming.logs.set_up import set_up_logging
 from tests.unit.history.test_decisions import KEY, REWRITTEN, TABLE
 from tests.unit.metrics.test_metrics_recorder import EXAMPLES, FAILED
 

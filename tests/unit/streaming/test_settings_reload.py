@@ -10,7 +10,7 @@ import pytest
 
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings, load_settings
-from streaming.logs.format import change_level
+from streaming.logs.set_up import change_level
 from streaming.service.settings_reload import LOOK_SECONDS, SettingsReload
 
 START = 'catalogs: {lake: {type: sql, uri: "sqlite:///:memory:"}}\ntables: {include: [a.*]}\n'
