@@ -218,14 +218,16 @@ class ManifestsRead:
 
 @dataclass(frozen=True)
 class LedgerUpdated:
-    """The ledger counted a table up to `snapshot_id`. `recount_reason`: None after an incremental update.
+    """The ledger counted a table up to `snapshot_id`, or a part of it if not `counted`.
 
+    `recount_reason`: of a recount that this look begins; else None.
     `event_to_ledger_seconds`: age of the oldest event that the count answers; None if no writer's event led to it.
     """
 
     table: TableName
     snapshot_id: int | None
     recount_reason: str | None = None
+    counted: bool = True
     event_to_ledger_seconds: float | None = None
 
 

@@ -200,7 +200,8 @@ class Recorder:
         self._count(m.MANIFEST_READ_SECONDS, event.seconds)
 
     def _ledger_updated(self, event: events.LedgerUpdated) -> None:
-        self._count(d.LEDGER_UPDATES, 1)
+        if event.counted:
+            self._count(d.LEDGER_UPDATES, 1)
         if event.recount_reason is not None:
             self._count(d.RECOUNTS, 1, event.recount_reason)
         if event.event_to_ledger_seconds is not None:

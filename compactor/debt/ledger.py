@@ -154,6 +154,7 @@ class LedgerUpdate:
         whole: Whether any partition may have changed: read the store. Else only `partitions` did.
         more: Whether the budget ended the look early: look again.
         recount_reason: Why the table is recounted; None for a walk.
+        begins: Whether this look is the first one of a recount, which can take many.
         partitions: New counts of the partitions that a walk changed.
         begun_anew: How often this recount lost what it had counted, because its snapshot expired.
     """
@@ -165,6 +166,7 @@ class LedgerUpdate:
     recount_reason: str | None
     totals: PartitionCounts
     partitions: Deltas = field(default_factory=dict)
+    begins: bool = False
     begun_anew: int = 0
 
 
@@ -269,8 +271,9 @@ def _recount(
             empty = Head(table.uuid, None, sizes)
             store.put_head(empty.to_json())
             return LedgerUpdate(
-                snapshot_id=None, counted=True, whole=True, more=False, recount_reason=reason, totals=PartitionCounts()
-            )
+                snapshot_id=None, counted=True, whole=True, more=False, recount_reason=reason, totals=PartitionCounts(),
+                begins=True,
+            )  # fmt: skip
         recount, totals = Recount(snapshot.snapshot_id, 0, reason or FIRST_SIGHT), PartitionCounts()
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
@@ -300,6 +303,7 @@ def _recount(
         more=not done or behind,
         recount_reason=recount.reason,
         totals=totals,
+        begins=recount.pieces == 0,
         begun_anew=begun_anew,
     )
 

@@ -6,10 +6,12 @@ whether a delete may apply.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import repeat, takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple, overload
 
@@ -18,18 +20,20 @@ import numpy as np
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.rows import ManifestRows
+from compactor.manifests.tails import Part, Tails, of_all
 from compactor.partitions import PartitionKey, PartitionLayout
 
 
 class LiveFile(NamedTuple):
     """A data file and the delete files that may apply to it; a named tuple for speed, like `FileEntry`.
 
-    `superseded`: position deletes that do not apply because a deletion vector replaces them.
+    `deletes`: those that name the file come first. `superseded`: position deletes that do not apply because a deletion
+    vector replaces them.
     """
 
     entry: FileEntry
-    deletes: tuple[FileEntry, ...] = ()
-    superseded: tuple[FileEntry, ...] = ()
+    deletes: Sequence[FileEntry] = ()
+    superseded: Sequence[FileEntry] = ()
 
     @property
     def size(self) -> int:
@@ -39,10 +43,14 @@ class LiveFile(NamedTuple):
     @property
     def deleted_ratio(self) -> float:
         """Ratio of rows that deletes of this very file remove; an upper bound, since positions may repeat."""
-        named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)
-        return min(1.0, named / self.entry.records) if self.entry.records else 0.0
+        named = takewhile(lambda delete: delete.applies_to is not None, self.deletes)
+        deleted = sum(delete.records for delete in named)
+        return min(1.0, deleted / self.entry.records) if self.entry.records else 0.0
 
 
+OWN_DELETES: Final = 64
+"""The most delete files that a data file holds in a tuple of its own; more are ends of shared tuples."""
+_sequence_number: Final = attrgetter("data_sequence_number")
 _live_file: Final = partial(tuple.__new__, LiveFile)  # twice as fast as LiveFile(...)
 
 
@@ -98,7 +106,7 @@ class LiveFiles(Sequence[LiveFile]):
 
 def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
     """The delete files that may apply to any of `files`, each once."""
-    return {delete.path: delete for file in files for delete in file.deletes}.values()
+    return {delete.path: delete for delete in of_all(file.deletes for file in files)}.values()
 
 
 class DeleteIndex:
@@ -109,36 +117,76 @@ class DeleteIndex:
     vector applies to the file that it names and replaces all position deletes of that file.
     """
 
-    def __init__(self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout]) -> None:
+    def __init__(
+        self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout], *, own: int = OWN_DELETES
+    ) -> None:
         self.deletes = tuple(deletes)
         self.by_path: dict[str, list[FileEntry]] = defaultdict(list)
-        self.by_partition: dict[PartitionKey, list[FileEntry]] = defaultdict(list)
-        self.everywhere: list[FileEntry] = []
+        by_partition: dict[PartitionKey, list[FileEntry]] = defaultdict(list)
+        everywhere: list[FileEntry] = []
         for delete in deletes:
             if delete.applies_to is not None:
                 self.by_path[delete.applies_to].append(delete)
             elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:
-                self.everywhere.append(delete)
+                everywhere.append(delete)
             else:
-                self.by_partition[delete.key].append(delete)
+                by_partition[delete.key].append(delete)
+        self.by_partition = {key: _Scope.of(found) for key, found in by_partition.items()}
+        self.everywhere = _Scope.of(everywhere)
+        self._own = own
 
     def live_file(self, file: FileEntry) -> LiveFile:
         """The data file with the delete files that may apply to it."""
-        candidates = (*self.by_path.get(file.path, ()), *self.by_partition.get(file.key, ()), *self.everywhere)
-        applying = tuple(delete for delete in candidates if _applies(delete, file))
-        if not any(delete.is_deletion_vector for delete in applying):
-            return LiveFile(file, applying)
-        return LiveFile(
-            file,
-            tuple(delete for delete in applying if not _is_position_delete_file(delete)),
-            tuple(delete for delete in applying if _is_position_delete_file(delete)),
+        number = file.data_sequence_number
+        in_partition = self.by_partition.get(file.key, NO_DELETES)
+        named = tuple(delete for delete in self.by_path.get(file.path, ()) if _applies(delete, file))
+        by_value = (in_partition.equality_deletes(number), self.everywhere.equality_deletes(number))
+        by_position = in_partition.position_deletes(number)
+        if not any(delete.is_deletion_vector for delete in named):
+            return LiveFile(file, self._joined((named, 0), by_position, *by_value))
+        vectors = tuple(delete for delete in named if not _is_position_delete_file(delete))
+        files = tuple(delete for delete in named if _is_position_delete_file(delete))
+        return LiveFile(file, self._joined((vectors, 0), *by_value), self._joined((files, 0), by_position))
+
+    def _joined(self, *parts: Part[FileEntry]) -> Sequence[FileEntry]:
+        found = Tails(parts)
+        return found if len(found) > self._own else tuple(found)
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Delete files that name no data file, of one partition or of all, in the order of their sequence numbers."""
+
+    by_position: tuple[FileEntry, ...] = ()
+    by_value: tuple[FileEntry, ...] = ()
+
+    @classmethod
+    def of(cls, deletes: Iterable[FileEntry]) -> _Scope:
+        ordered = sorted({each.identity: each for each in deletes}.values(), key=_sequence_number)
+        return cls(
+            tuple(each for each in ordered if each.content is Content.POSITION_DELETES),
+            tuple(each for each in ordered if each.content is Content.EQUALITY_DELETES),
         )
+
+    def __bool__(self) -> bool:
+        return bool(self.by_position or self.by_value)
+
+    def position_deletes(self, of_data: int) -> Part[FileEntry]:
+        """The deletes that apply to data files of this sequence number."""
+        return self.by_position, bisect_left(self.by_position, of_data, key=_sequence_number)
+
+    def equality_deletes(self, of_data: int) -> Part[FileEntry]:
+        """The deletes that apply to data files of this sequence number."""
+        return self.by_value, bisect_right(self.by_value, of_data, key=_sequence_number)
+
+
+NO_DELETES: Final = _Scope()
 
 
 def _applies(delete: FileEntry, file: FileEntry) -> bool:
-    """By sequence number; `engine.impossible` handles a deletion vector that is older than its data file."""
-    if delete.content is Content.EQUALITY_DELETES:
-        return file.data_sequence_number < delete.data_sequence_number
+    """Whether a delete file that names the data file may apply to it; `engine.impossible` handles a deletion vector
+    that is older than its data file.
+    """
     return delete.is_deletion_vector or file.data_sequence_number <= delete.data_sequence_number
 
 
@@ -204,7 +252,7 @@ class LiveRows:
         found = self._rows.entries(self._data.rows(partition))
         entries = [entry for entry in found if entry.key == key]
         entries.sort(key=attrgetter("path"))
-        entries.sort(key=attrgetter("data_sequence_number"))  # two sorts by one key are faster than one by two
+        entries.sort(key=_sequence_number)  # two sorts by one key are faster than one by two
         if deletes.deletes:
             return tuple(map(deletes.live_file, entries))
         return tuple(map(_live_file, zip(entries, repeat(()), repeat(()))))

@@ -20,6 +20,7 @@ from compactor.errors import ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
+from compactor.manifests.tails import of_all
 from compactor.partitions import PartitionKey
 from compactor.planning.planner import FileGroup
 from compactor.reasons import Reason
@@ -129,10 +130,9 @@ def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) ->
     in_partition: Mapping[PartitionKey, list[int]] = _indexes((group.key, index) for index, group in enumerate(groups))
     # One Puffin file holds the deletion vectors of many data files.
     using_delete: Mapping[tuple[str, str | None], list[int]] = _indexes(
-        ((delete.path, delete.applies_to), index)
+        (used, index)
         for index, group in enumerate(groups)
-        for file in group.files
-        for delete in file.deletes
+        for used in {(each.path, each.applies_to) for each in of_all(file.deletes for file in group.files)}
     )
     touched: dict[int, str] = {}
     for entry in changes:

@@ -10,6 +10,7 @@ from typing import Final
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
+from compactor.manifests.tails import Converted, of_all
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Grant, requests_of
 from compactor.planning.compared_columns import not_compared
@@ -79,10 +80,8 @@ def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTH
     refused = _refused(inventory, equality_deletes, [file for files in hit.values() for file in files], unsearchable)
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
-        left = [
-            file._replace(deletes=tuple(each for each in file.deletes if each.identity not in refused))
-            for file in files
-        ]
+        without_refused = Converted[FileEntry, FileEntry](lambda each: None if each.identity in refused else each)
+        left = [file._replace(deletes=without_refused(file.deletes)) for file in files]
         left = [file for file in left if any(map(_by_value, file.deletes))]
         searches += [tuple(left[start : start + FILES_OF_A_SEARCH]) for start in range(0, len(left), FILES_OF_A_SEARCH)]
     return Conversion(
@@ -125,8 +124,8 @@ def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
 
 def searched_bytes(files: Sequence[LiveFile], columns: int) -> int:
     """About how many bytes a search of these data files reads: the key columns, if all columns are equally large."""
-    deletes = (delete for file in files for delete in file.deletes if _by_value(delete))
-    keys = {field_id for delete in deletes for field_id in delete.equality_ids}
+    deletes = of_all(file.deletes for file in files)
+    keys = {field_id for delete in deletes if _by_value(delete) for field_id in delete.equality_ids}
     return sum(file.size for file in files) * min(len(keys), columns) // columns
 
 
@@ -140,7 +139,8 @@ def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set
             number = joined_to[number]
         return number
 
-    deletes = [{each.identity for file in search for each in file.deletes if _by_value(each)} for search in searches]
+    every = (of_all(file.deletes for file in search) for search in searches)
+    deletes = [{each.identity for each in found if _by_value(each)} for found in every]
     known: dict[Identity, int] = {}
     for number, identities in enumerate(deletes):
         for identity in identities:
@@ -187,7 +187,7 @@ def converted(
     conversion: Conversion, refused: Iterable[Sequence[LiveFile]], gone: AbstractSet[Identity]
 ) -> list[FileEntry]:
     """The equality deletes to remove: live ones, of which every data file was searched."""
-    kept = {delete.identity for files in refused for file in files for delete in file.deletes}
+    kept = {delete.identity for files in refused for delete in of_all(file.deletes for file in files)}
     return [delete for delete in conversion.deletes if delete.identity not in kept | gone]
 
 

@@ -12,12 +12,14 @@ a commit of its own.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.manifests.tails import Tails
 from compactor.planning.inventory import Inventory
 
 Identity = tuple[str, tuple[int, int] | None]
@@ -26,13 +28,21 @@ Identity = tuple[str, tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class CoverableDelete:
-    """A delete file that applies only to planned data files (`covers`): it dangles once all of them are rewritten.
+    """A delete file that applies only to planned data files: it dangles once all of them are rewritten.
 
-    Empty `covers`: it applies to no live data file, so it dangles already.
+    `covers`: paths of files that it applies to. `first`: so many of the first of `files` are more of them; all deletes
+    of a partition share `files`, the oldest first. If there is none, it applies to no live data file: it dangles
+    already.
     """
 
     entry: FileEntry
     covers: frozenset[str]
+    files: tuple[str, ...] = ()
+    first: int = 0
+
+    @property
+    def dangles(self) -> bool:
+        return not self.covers and not self.first
 
 
 def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tuple[CoverableDelete, ...]:
@@ -44,24 +54,62 @@ def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tup
         return ()
     planned = {entry.path for entry in entries}
     applies_to: dict[Identity, set[str]] = defaultdict(set)
+    shared = _Shared()
     for files in inventory.partitions.values():
         for file in files if files.has_deletes else ():
-            for delete in (*file.deletes, *file.superseded):  # superseded deletes apply again without the vector
-                applies_to[delete.identity].add(file.entry.path)
-    return tuple(
-        CoverableDelete(delete, frozenset(applies_to[delete.identity]))
+            for deletes in (file.deletes, file.superseded):  # superseded deletes apply again without the vector
+                if isinstance(deletes, Tails):
+                    shared.add(file.entry.path, deletes)
+                else:
+                    for delete in deletes:
+                        applies_to[delete.identity].add(file.entry.path)
+    first_files = shared.first_files()
+    found = (
+        CoverableDelete(delete, frozenset(applies_to[delete.identity]), *first_files.get(delete.identity, ((), 0)))
         for delete in inventory.deletes
-        if inventory.not_as_json(delete.key) is None and applies_to[delete.identity] <= planned
+        if inventory.not_as_json(delete.key) is None
     )
+    return tuple(_covered_by(planned, found))
+
+
+class _Shared:
+    """The data files of each shared tuple of deletes, with the index of the first delete that applies to each."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, tuple[tuple[FileEntry, ...], list[tuple[int, str]]]] = {}
+
+    def add(self, path: str, deletes: Tails[FileEntry]) -> None:
+        for shared, start in deletes.parts:
+            self._files.setdefault(id(shared), (shared, []))[1].append((start, path))
+
+    def first_files(self) -> dict[Identity, tuple[tuple[str, ...], int]]:
+        """For each delete of a shared tuple: the paths of its data files, and how many of the first it applies to."""
+        found: dict[Identity, tuple[tuple[str, ...], int]] = {}
+        for shared, files in self._files.values():
+            files.sort()
+            starts, paths = [start for start, _ in files], tuple(path for _, path in files)
+            for index, delete in enumerate(shared):
+                found[delete.identity] = paths, bisect_right(starts, index)
+        return found
+
+
+def _covered_by(paths: AbstractSet[str], deletes: Iterable[CoverableDelete]) -> Iterator[CoverableDelete]:
+    """The deletes that apply to no other data files."""
+    among_first: dict[int, int] = {}
+    for delete in deletes:
+        if id(delete.files) not in among_first:
+            among_first[id(delete.files)] = next(
+                (index for index, path in enumerate(delete.files) if path not in paths), len(delete.files)
+            )
+        if delete.covers <= paths and delete.first <= among_first[id(delete.files)]:
+            yield delete
 
 
 def dangling_deletes(
     coverable: Sequence[CoverableDelete], rewritten: AbstractSet[str], gone: AbstractSet[Identity]
 ) -> tuple[FileEntry, ...]:
     """Pure: the delete files to remove in the commit that rewrites `rewritten`; `gone` were removed before."""
-    return tuple(
-        delete.entry for delete in coverable if delete.covers <= rewritten and delete.entry.identity not in gone
-    )
+    return tuple(delete.entry for delete in _covered_by(rewritten, coverable) if delete.entry.identity not in gone)
 
 
 def worth_a_commit(coverable: Sequence[CoverableDelete], least: int) -> bool:
@@ -70,5 +118,5 @@ def worth_a_commit(coverable: Sequence[CoverableDelete], least: int) -> bool:
     At least `least` vectors and position deletes are: the file that each names is gone, and only a rewrite removes
     them. Dangling equality deletes do not count: every upsert writer leaves some; they wait for the next rewrite.
     """
-    found = sum(not delete.covers and delete.entry.content is Content.POSITION_DELETES for delete in coverable)
+    found = sum(delete.dangles and delete.entry.content is Content.POSITION_DELETES for delete in coverable)
     return found >= least

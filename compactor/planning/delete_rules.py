@@ -21,9 +21,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from compactor.debt.board import PartitionCounts
-from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile
+from compactor.manifests.tails import Converted, of_all
 from compactor.settings.policy import PolicyValues
 
 OPEN_BYTES = 4 * 1024 * 1024
@@ -58,9 +59,11 @@ def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int, mo
     A delete file leaves if it applies to no other file of the partition. A global delete file (of an unpartitioned
     spec, in a partitioned table) may apply to files of other partitions: it counts as staying.
     """
-    needed = {delete.identity for index, file in enumerate(files) if index not in chosen for delete in file.deletes}
+    others = (file.deletes for index, file in enumerate(files) if index not in chosen)
+    needed = {delete.identity for delete in of_all(others)}
     rewritten = [files[index] for index in chosen]
-    deletes = {delete.identity: delete.key == file.entry.key for file in rewritten for delete in file.deletes}
+    key = files[0].entry.key if files else None
+    deletes = {delete.identity: delete.key == key for delete in of_all(file.deletes for file in rewritten)}
     leaving = sum(own and identity not in needed for identity, own in deletes.items())
     size = sum(file.size for file in rewritten)
     carried = few_deletes(rewritten, most_carried)
@@ -75,10 +78,14 @@ def few_deletes(files: Sequence[LiveFile], most_carried: float) -> bool:
 
     An estimate: positions may repeat, and a delete file of a partition may name rows of other files.
     """
-    deletes = {delete.identity: delete for file in files for delete in file.deletes}.values()
+    deletes = {delete.identity: delete for delete in of_all(file.deletes for file in files)}.values()
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
         return False
     return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
+
+
+def _if_by_value(delete: FileEntry) -> FileEntry | None:
+    return delete if delete.content is Content.EQUALITY_DELETES else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,8 @@ class DeleteRules:
         """
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
-        counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
+        by_value = Converted(_if_by_value)
+        counts = [len(by_value(file.deletes)) for file in files]
         counted = list(zip(files, counts, strict=True))
         due = {index for index, (file, count) in enumerate(counted) if self._slow(file.size, count)}
         if not due:

@@ -15,6 +15,7 @@ from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
+from compactor.manifests.tails import Converted
 from compactor.partitions import LOST_COLUMN, NOT_FINITE, PartitionKey
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.delete_rules import few_deletes
@@ -163,12 +164,13 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     misunderstood = misread(table, key, files)
     if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:
         return misunderstood.sentence
-    return next(filter(None, (_contradiction(file) for file in files if file.deletes)), None)
+    vectors_of = Converted[FileEntry, FileEntry](lambda each: each if each.is_deletion_vector else None)
+    found = (_contradiction(file, vectors_of(file.deletes)) for file in files if file.deletes)
+    return next(filter(None, found), None)
 
 
-def _contradiction(file: LiveFile) -> str | None:
+def _contradiction(file: LiveFile, vectors: Sequence[FileEntry]) -> str | None:
     """What is contradictory in a file's deletion vectors; Iceberg's readers refuse such a file."""
-    vectors = [delete for delete in file.deletes if delete.is_deletion_vector]
     if len(vectors) > 1:
         return f"{file.entry.path} has two deletion vectors: the valid one is unknown"
     for vector in vectors:

@@ -66,8 +66,12 @@ class LimitSettings(HourCaps):
     @field_validator("quiet_hours")
     @classmethod
     def _quiet_hours_are_spans(cls, spans: tuple[str, ...]) -> tuple[str, ...]:
-        for span in spans:
-            _span(span)
+        quiet = [_span(span) for span in spans]
+        if quiet and all(any(_holds(span, end) for span in quiet) for _, end in quiet):
+            raise ValueError(
+                "together they leave no open hour, so that nothing would ever be compacted; remove one, or use "
+                "`firnline pause`"
+            )
         return spans
 
     @field_validator("namespaces")
@@ -94,3 +98,9 @@ def _span(text: str) -> tuple[time, time]:
     if found[0] == found[1] or any(each.tzinfo for each in found):
         raise ValueError(f"{text!r} is not a span of hours; write two different times in UTC, e.g. 22:00-06:00")
     return found
+
+
+def _holds(span: tuple[time, time], moment: time) -> bool:
+    """Whether the moment lies in the span; one that ends before it starts spans midnight."""
+    start, end = span
+    return start <= moment < end if start < end else moment >= start or moment < end

@@ -297,7 +297,8 @@ class Looker:
             LedgerUpdated(
                 table=table,
                 snapshot_id=update.snapshot_id,
-                recount_reason=self._recount_reason(table, update.recount_reason),
+                recount_reason=self._recount_reason(table, update.recount_reason) if update.begins else None,
+                counted=update.counted,
                 event_to_ledger_seconds=waited,
             )
         )

@@ -194,8 +194,8 @@ MUTATIONS: Final = (
         "defaults",
         "the delete ratio counts deletes that name other files",
         "compactor/manifests/live_files.py",
-        "named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)",
-        "named = sum(delete.records for delete in self.deletes)",
+        "named = takewhile(lambda delete: delete.applies_to is not None, self.deletes)",
+        "named = self.deletes",
         f"{_PLANNER}::test_position_deletes_without_a_named_file_are_not_in_a_files_ratio",
     ),
     Mutation(

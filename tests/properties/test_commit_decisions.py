@@ -15,7 +15,7 @@ from compactor.commit.snapshots import CommitSummary
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.manifests.columns import EntryColumns
-from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveRows
+from compactor.manifests.live_files import OWN_DELETES, DeleteIndex, LiveFile, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planning.conflicts import more_often, touched_groups
 from compactor.planning.dangling_deletes import coverable_deletes, dangling_deletes
@@ -64,7 +64,10 @@ def entry(content: Content, path: str, key: PartitionKey, sequence_number: int, 
 
 @dataclass(frozen=True)
 class Scene:
+    """`own`: the most deletes that a file holds in a tuple of its own."""
+
     entries: tuple[FileEntry, ...]
+    own: int = OWN_DELETES
 
     @property
     def data(self) -> list[FileEntry]:
@@ -81,7 +84,7 @@ class Scene:
             EntryColumns.of("manifest", layout, [each for each in self.entries if each.key.spec_id == spec_id])
             for spec_id, layout in LAYOUTS.items()
         ]
-        partitions = LiveRows(manifests).by_partition(DeleteIndex(self.deletes, LAYOUTS))
+        partitions = LiveRows(manifests).by_partition(DeleteIndex(self.deletes, LAYOUTS, own=self.own))
         return Inventory(table, 1, partitions, partitions, LAYOUTS, self.deletes)
 
     def live(self) -> dict[str, LiveFile]:
@@ -131,7 +134,7 @@ def scenes(draw: st.DrawFn) -> Scene:
                 blob=(900, 46),
             )
         ]
-    return Scene((*data, *deletes))
+    return Scene((*data, *deletes), draw(st.sampled_from([OWN_DELETES, 0])))
 
 
 def applies(delete: FileEntry, file: FileEntry) -> bool:

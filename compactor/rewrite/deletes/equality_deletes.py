@@ -8,6 +8,8 @@ the sign of zero as Java does.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from compactor.errors import GiveUpError
+from compactor.manifests.tails import of_all
 from compactor.planning.compared_columns import not_compared
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_ranges import Values
@@ -58,7 +61,7 @@ class EncodeInput:
         data_sequence_number: From its manifest entry; `_last_updated_sequence_number` of rows without a stored one.
         first_row_id: Row id of its first row (V3); None if none was assigned.
         position_deletes: Position delete files, or the deletion vector, that apply to it.
-        equality_deletes: Equality delete files that apply to it.
+        equality_deletes: Equality delete files that apply to it, each once.
     """
 
     location: str
@@ -66,8 +69,8 @@ class EncodeInput:
     records: int
     data_sequence_number: int = 0
     first_row_id: int | None = None
-    position_deletes: tuple[DeleteFile, ...] = ()
-    equality_deletes: tuple[EqualityDelete, ...] = ()
+    position_deletes: Sequence[DeleteFile] = ()
+    equality_deletes: Sequence[EqualityDelete] = ()
 
     @property
     def has_deletes(self) -> bool:
@@ -174,10 +177,11 @@ def check_same_deletes(files: Sequence[EncodeInput]) -> None:
     Raises:
         RefusedError: `equality_deletes`: one does not.
     """
-    every = {delete for file in files for delete in file.equality_deletes}
+    numbers = sorted(delete.sequence_number for delete in set(of_all(file.equality_deletes for file in files)))
     for file in files:
-        newer = {delete.location for delete in every if delete.sequence_number > file.data_sequence_number}
-        if {delete.location for delete in file.equality_deletes} != newer:
+        newer = len(numbers) - bisect_right(numbers, file.data_sequence_number)
+        oldest = min((delete.sequence_number for delete in file.equality_deletes), default=math.inf)
+        if len(file.equality_deletes) != newer or oldest <= file.data_sequence_number:
             raise refused(
                 Reason.EQUALITY_DELETES, f"{file.location} lacks equality deletes that apply to its partition"
             )

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 
 from compactor.credentials.vended import VendedCredential
+from compactor.manifests.tails import of_all
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
@@ -114,8 +115,8 @@ class _Counted(ByteStore):
 
 def search_refusal(task: KeySearch) -> Refusal | None:
     """Why the deletes cannot be compared, by the schema and the formats of delete files alone; reads no file."""
-    by_value = [delete for each in task.inputs for delete in each.equality_deletes]
-    by_position = [delete for each in task.inputs for delete in each.position_deletes]
+    by_value = of_all(each.equality_deletes for each in task.inputs)
+    by_position = of_all(each.position_deletes for each in task.inputs)
     return equality_refusal(Schema.model_validate_json(task.schema_json), by_value) or delete_refusal(by_position)
 
 
@@ -143,7 +144,7 @@ class _Search:
         self._counted = _Counted(store)
         schema = Schema.model_validate_json(task.schema_json)
         check_same_deletes(task.inputs)
-        deletes = dict.fromkeys(delete for file in task.inputs for delete in file.equality_deletes)
+        deletes = dict.fromkeys(of_all(file.equality_deletes for file in task.inputs))
         self._deletes = EqualityDeletes(store, schema, deletes)
         self._values = self._deletes.values
         mapping = None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))

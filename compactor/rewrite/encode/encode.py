@@ -21,6 +21,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.manifests.tails import of_all
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
@@ -103,8 +104,8 @@ def encode_refusal(task: EncodeTask) -> Refusal | None:
         _written(task)
     except RefusedError as error:
         return error.refusal
-    by_position = (file for each in task.inputs for file in each.position_deletes)
-    by_equality = (file for each in task.inputs for file in each.equality_deletes)
+    by_position = of_all(each.position_deletes for each in task.inputs)
+    by_equality = of_all(each.equality_deletes for each in task.inputs)
     return delete_refusal(by_position) or equality_refusal(_schema(task), by_equality)
 
 
@@ -164,7 +165,7 @@ class _Deleted:
 def _deleted(task: EncodeTask, store: ByteStore) -> _Deleted:
     by_position = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
     found: dict[str, Positions] = {}
-    deletes = {delete: None for each in task.inputs for delete in each.equality_deletes}
+    deletes = dict.fromkeys(of_all(each.equality_deletes for each in task.inputs))
     if deletes:
         schema = _schema(task)
         by_value = EqualityDeletes(store, schema, deletes)

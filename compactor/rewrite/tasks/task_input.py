@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
 from compactor.credentials.renewing_file_io import vended_of
-from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
+from compactor.manifests.tails import Converted
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.key_search import KeySearch
@@ -20,6 +22,8 @@ from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SpliceInput
 from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput
 from compactor.storage.s3_client import with_table_tags
+
+Delete = TypeVar("Delete", DeleteFile, EqualityDelete)
 
 NAME_MAPPING = "schema.name-mapping.default"
 
@@ -100,9 +104,10 @@ def search_task(table: TableView, files: Sequence[LiveFile]) -> KeySearch:
 def _inputs(files: Sequence[LiveFile]) -> tuple[EncodeInput, ...]:
     delete_files = _delete_files(files)
 
-    def applying(file: LiveFile) -> list[DeleteFile | EqualityDelete]:
-        return [delete_files[delete.path] for delete in file.deletes]
+    def only(kind: type[Delete]) -> Converted[FileEntry, Delete]:
+        return Converted(lambda delete: found if isinstance(found := delete_files.get(delete.path), kind) else None)
 
+    by_position, by_value = only(DeleteFile), only(EqualityDelete)
     return tuple(
         EncodeInput(
             location=file.entry.path,
@@ -110,8 +115,8 @@ def _inputs(files: Sequence[LiveFile]) -> tuple[EncodeInput, ...]:
             records=file.entry.records,
             data_sequence_number=file.entry.data_sequence_number,
             first_row_id=file.entry.first_row_id,
-            position_deletes=tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
-            equality_deletes=tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
+            position_deletes=by_position(file.deletes),
+            equality_deletes=by_value(file.deletes),
         )
         for file in files
     )
@@ -120,7 +125,7 @@ def _inputs(files: Sequence[LiveFile]) -> tuple[EncodeInput, ...]:
 def _delete_files(files: Sequence[LiveFile]) -> dict[str, DeleteFile | EqualityDelete]:
     """The delete files as a task needs them, by path: one object each, however many data files it applies to.
 
-    Pickling writes an object only once, so 500 data files with the same 500 deletes do not become 250,000 objects.
+    Pickling writes an object only once, also a tuple that many data files share.
     """
     return {
         delete.path: EqualityDelete(

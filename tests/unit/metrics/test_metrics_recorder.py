@@ -315,6 +315,7 @@ def test_every_outcome_of_a_look_is_shown_from_the_start():
 def test_what_is_not_known_is_not_observed():
     assert "event_to_compacted_seconds_count" not in moved(replace(COMMITTED, event_to_compacted_seconds=None))
     assert moved(LedgerUpdated(TABLE, None)) == {"ledger_updates_total": 1}
+    assert moved(LedgerUpdated(TABLE, None, counted=False)) == {}
 
 
 def test_a_latency_lands_in_its_bucket():

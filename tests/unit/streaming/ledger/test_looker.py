@@ -183,6 +183,8 @@ def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.Mon
     assert [each.outcome for each in looks] == ["counting", "counting", "counted", "unchanged"]
     assert [each.again_after for each in looks] == [0.0, 0.0, None, None]
     assert scene.files() == {A: 3}
+    told = [(each.recount_reason, each.counted) for each in scene.updates]
+    assert told == [("first_sight", False), (None, False), (None, True)], "one recount, which one look ends"
 
 
 def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadable_until_it_ends(
