@@ -449,6 +449,12 @@ def test_only_s3_has_uploads_to_abort(tmp_path: Path) -> None:
     assert abort_uploads("gs://bucket/key", {}) == 0
 
 
+def test_memory_that_is_short_is_no_silence_of_the_store() -> None:
+    with pytest.raises(RetryError) as error, byte_store.errors_named("gs://bucket/key", "reading"):
+        raise MemoryError
+    assert error.value.reason == "out_of_memory"
+
+
 def test_a_task_that_was_started_again_writes_nothing_where_attempts_cannot_be_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from compactor.errors import GiveUpError
 from compactor.iceberg.tables import TableMissingError
 from compactor.locations import plain_path
 from compactor.reasons import Reason
-from compactor.runs.output_jobs import RESTORE
+from compactor.runs.job_errors import RESTORE
 from tests.conftest import Lake
 from tests.integration.table_kit import create, insert, planned, run
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from compactor.commit.in_flight import InFlightRecords
 from compactor.errors import RetryError
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location
-from compactor.rewrite.tasks.output_task import TaskInput, TaskResult, attempt_tasks
+from compactor.reasons import Reason
+from compactor.rewrite.tasks.output_task import TaskAttempt, TaskInput, TaskResult, attempt_tasks
+from compactor.rewrite.tasks.runner import OutputTaskRunner
 from tests.properties.table_history import TableHistory
 from tests.unit.rewrite.test_input_metrics import Stage, TaskId
 
@@ -40,6 +44,18 @@ def test_a_task_reports_which_attempt_wrote_its_file() -> None:
     done = attempt_tasks(lambda work: seen.append(work) or None, 4, [TaskInput(None, None, OUTPUT)] * 2)  # type: ignore[func-returns-value, arg-type, return-value]
     assert [attempt.number for attempt in done] == [4, 4]
     assert [work.aside for work in seen] == [attempt_location(OUTPUT, 4)] * 2
+
+
+def test_the_second_attempt_of_a_task_finds_the_metrics_of_its_inputs(tmp_path: Path) -> None:
+    stage, task = Stage(tmp_path), TaskId(0, 0)
+    stage.start(task)
+    runner = OutputTaskRunner.__new__(OutputTaskRunner)
+    runner._plan, runner._metrics = stage.plan, stage.metrics
+    runner._attempts = {task: TaskAttempt(RetryError("malloc failed", reason=Reason.OUT_OF_MEMORY), 0.0)}
+    known = stage.taken(task)
+    with pytest.raises(RetryError):
+        runner.rewrite(task)
+    assert stage.taken(task) == known
 
 
 def test_a_store_that_drops_the_connection_is_asked_again() -> None:

@@ -1,4 +1,4 @@
-"""Output tasks whose credential has ended: tried once more, alone; the others go on. The runner here writes nothing."""
+"""Output tasks that fail: which are tried once more, alone, and what they cost. The runner here writes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.runs.bundles import Pace
-from compactor.runs.output_jobs import RESTORE, OutputJobs
+from compactor.runs.job_errors import RESTORE
+from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.slots import SlotPool
 
 TASKS = [TaskId(number, 0) for number in range(3)]
@@ -62,8 +63,9 @@ def jobs(runner: Runner) -> OutputJobs:
     )  # fmt: skip
 
 
-def test_a_task_whose_credential_ended_is_tried_once_more_and_no_other_is() -> None:
-    runner = Runner({TASKS[1]: 1})
+@pytest.mark.parametrize("reason", [Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY])
+def test_a_task_that_another_attempt_may_help_is_tried_once_more_and_no_other_is(reason: Reason) -> None:
+    runner = Runner({TASKS[1]: 1}, reason)
     made = jobs(runner)
     made._run_all(TASKS)
     assert set(made._written) == set(TASKS)
@@ -77,6 +79,20 @@ def test_it_is_not_tried_for_ever() -> None:
         jobs(runner)._run_all(TASKS)
     assert error.value.reason == Reason.CREDENTIALS_EXPIRED
     assert runner.attempts[TASKS[1]] == 2
+
+
+def test_a_task_that_runs_out_of_memory_twice_costs_its_group() -> None:
+    """The next run would meet the same file group, and throw away all others again."""
+    runner = Runner({TASKS[1]: 9}, error=RetryError("malloc of size 1024 failed", reason=Reason.OUT_OF_MEMORY))
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == {TASKS[0], TASKS[2]}
+    assert runner.attempts[TASKS[1]] == 2
+    assert runner.bundles.count((TASKS[1],)) == 1, "the second attempt is alone"
+    (failure,) = made._failed.values()
+    assert isinstance(failure, GiveUpError)
+    assert failure.reason == Reason.OUT_OF_MEMORY
+    assert "(k=null) failed: malloc of size 1024 failed; this happened twice: raise the memory" in str(failure)
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
