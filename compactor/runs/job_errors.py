@@ -8,7 +8,7 @@ from typing import Final
 
 from py4j.protocol import Py4JJavaError
 
-from compactor.errors import FirnlineError, GiveUpError, ReplanError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.locations import plain_path
 from compactor.partitions import partition_text
 from compactor.planning.plan_table import TablePlan
@@ -27,6 +27,8 @@ KILLED: Final = (
 )
 """In the errors of Spark jobs whose Python worker or executor was killed. Only the kernel or the manager of the cluster
 knows why; that memory was short is by far the most frequent cause."""
+OF_ONE_TASK: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE})
+"""Reasons of a RetryError that may concern one output task alone."""
 MORE_MEMORY: Final = "raise the memory of the container or spark.executor.memoryOverhead"
 WAS_KILLED: Final = (
     "; its worker was killed twice, most likely because the host or container has too little memory for these files: "
@@ -43,10 +45,15 @@ _UNREADABLE = re.compile(
 
 
 def costs_its_group(error: Exception) -> bool:
-    """Whether the other file groups can go on: catalog, store, request and machine are well."""
+    """Whether the other file groups can go on: catalog, request and machine are well, and the store may be."""
     if isinstance(error, FirnlineError):  # only Spark needs the planned snapshot, which may expire
-        return isinstance(error, GiveUpError | ReplanError) or error.reason is Reason.OUT_OF_MEMORY
+        return isinstance(error, GiveUpError | ReplanError) or error.reason in OF_ONE_TASK
     return not spark_has_ended(error)
+
+
+def is_no_answer(error: Exception) -> bool:
+    """Whether the store did not answer. If it answers other tasks, something is wrong with the file or its place."""
+    return isinstance(error, RetryError) and error.reason is Reason.UNAVAILABLE
 
 
 def failure_of_group(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:

@@ -18,12 +18,14 @@ from compactor.planning.plan_table import TablePlan
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
-from compactor.runs.job_errors import costs_its_group, failure_of_group
+from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
 from compactor.runs.results import DroppedGroup, GroupResult, checked_result
 from compactor.runs.slots import SlotPool
 
 LOG = logging.getLogger("firnline")
 LOOK_SECONDS = 1.0
+SILENCE = 3
+"""Output tasks that got no answer at first, with none written in between: the store answers none any more."""
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
@@ -58,13 +60,16 @@ class OutputJobs:
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
     _tried: set[TaskId] = field(default_factory=set)
+    _unanswered: set[TaskId] = field(default_factory=set)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
         """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
 
-        An output task that fails by itself costs its file group. One whose credential ended, or whose memory was
-        short, is tried once more, alone. A failure of the catalog, the store or the machine ends the run.
+        An output task that fails by itself costs its file group. One whose credential ended, whose memory was short
+        or that got no answer of the store is tried once more, alone. A failure of the catalog, the store or the machine
+        ends the run. Groups that got no answer are left with a RetryError: only the commit of the others shows that
+        the store is well.
 
         Raises:
             StoppedError: `stopped` was set.
@@ -181,12 +186,16 @@ class OutputJobs:
         try:
             written = self.runner.rewrite(task)
         except Exception as error:
+            if self.stopped.is_set() or self._is_silence(task, error):
+                raise
             if self._is_worth_another_attempt(task, error):
                 return
-            if self.stopped.is_set() or not costs_its_group(error):
+            if not costs_its_group(error):
                 raise
             self._fail(task, error)
             return
+        with self._lock:
+            self._unanswered.clear()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
@@ -194,12 +203,20 @@ class OutputJobs:
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
         """Whether the task waits for a slot again: it may succeed alone, or with a new credential."""
         passing = isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN
-        if not passing or task in self._tried or self.stopped.is_set():
+        if not passing or task in self._tried:
             return False
         LOG.info("%s: an output task is tried again: %s", self._name, error)
         self._tried.add(task)
         self._put_back([task])
         return True
+
+    def _is_silence(self, task: TaskId, error: Exception) -> bool:
+        """Whether the store answers no task any more. Second attempts follow each other and count as little as one."""
+        if not is_no_answer(error) or task in self._tried:
+            return False
+        with self._lock:
+            self._unanswered.add(task)
+            return len(self._unanswered) >= SILENCE
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:

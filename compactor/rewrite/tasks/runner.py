@@ -38,8 +38,8 @@ from compactor.storage.opening import byte_store_for
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
 JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task with a reason of `TRIED_AGAIN`, are tried once more, alone
-TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY})
-"""Reasons of output tasks that may succeed at a second attempt: with a new credential, or beside fewer other tasks."""
+TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE})
+"""Reasons of output tasks that may succeed at a second attempt: with a new credential, beside fewer other tasks, or later."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
-from compactor.runs.output_jobs import OutputJobs
+from compactor.runs.output_jobs import SILENCE, OutputJobs
 from compactor.runs.slots import SlotPool
 
 TASKS = [TaskId(number, 0) for number in range(3)]
@@ -51,19 +51,19 @@ class Runner:
         return SimpleNamespace(seconds=1.0)
 
 
-def jobs(runner: Runner) -> OutputJobs:
+def jobs(runner: Runner, groups: int = len(TASKS), slots: int = 2) -> OutputJobs:
     file = SimpleNamespace(size=1000, entry=SimpleNamespace(path="file:///lake/t/k=null/1.parquet"))
     files = SimpleNamespace(tasks=[[file]], partition={"k": None})
     group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=files)
-    plan = SimpleNamespace(groups=[group] * len(TASKS), table=SimpleNamespace(name="lake.db.t"))
+    plan = SimpleNamespace(groups=[group] * groups, table=SimpleNamespace(name="lake.db.t"))
     return OutputJobs(
-        runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(2), pace=Pace(),
+        runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(slots), pace=Pace(),
         stopped=threading.Event(), cancel=lambda: None, done=lambda _written: None, moved=lambda: None,
         read=lambda *_counts: None,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", [Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY])
+@pytest.mark.parametrize("reason", [Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE])
 def test_a_task_that_another_attempt_may_help_is_tried_once_more_and_no_other_is(reason: Reason) -> None:
     runner = Runner({TASKS[1]: 1}, reason)
     made = jobs(runner)
@@ -93,6 +93,36 @@ def test_a_task_that_runs_out_of_memory_twice_costs_its_group() -> None:
     assert isinstance(failure, GiveUpError)
     assert failure.reason == Reason.OUT_OF_MEMORY
     assert "(k=null) failed: malloc of size 1024 failed; this happened twice: raise the memory" in str(failure)
+
+
+def test_a_file_for_which_the_store_never_answers_costs_its_group() -> None:
+    silence = RetryError("503 for 1.parquet")
+    runner = Runner({TASKS[1]: 9}, error=silence)
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == {TASKS[0], TASKS[2]}
+    assert made._failed == {1: silence}, "no GiveUpError: the store may be down since"
+    assert runner.attempts[TASKS[1]] == 2
+
+
+def test_a_store_that_answers_no_task_ends_the_run() -> None:
+    many = [TaskId(number, 0) for number in range(20)]
+    runner = Runner(dict.fromkeys(many, 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many))
+    with pytest.raises(RetryError):
+        made._run_all(many)
+    assert len(runner.attempts) <= SILENCE + 1, "two slots: one more may have begun"
+    assert not any(isinstance(error, GiveUpError) for error in made._failed.values())
+
+
+def test_several_files_without_an_answer_end_no_run_while_others_are_answered() -> None:
+    many = [TaskId(number, 0) for number in range(20)]
+    silent = many[::4]
+    runner = Runner(dict.fromkeys(silent, 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    made._run_all(many)
+    assert set(made._written) == set(many) - set(silent)
+    assert made._failed.keys() == {task.group for task in silent}
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
