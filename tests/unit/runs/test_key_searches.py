@@ -1,4 +1,4 @@
-"""Searches of a conversion: what a failed one costs. No Spark: `search` is given."""
+"""Searches of a conversion: what a failed one costs, and how many run at once. No Spark: `search` is given."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunWatch
 
+PATIENCE = 60  # seconds
 SEARCHES: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet")),) for number in range(4)]
 BAD = SEARCHES[1]
 DAMAGED = GiveUpError("a page is damaged", reason=Reason.CORRUPT_PAGE)
@@ -91,6 +92,18 @@ def test_searches_that_are_stopped_end() -> None:
     jobs = searching(lambda _files: jobs.stopped.set() or found(SEARCHES[0]), SlotPool(1))  # type: ignore[func-returns-value]
     with pytest.raises(StoppedError):
         list(jobs.outcomes(SEARCHES))
+
+
+def test_searches_follow_a_cluster_that_grows() -> None:
+    """A cluster may have no executor when the conversion starts."""
+    slots, together = SlotPool(1), threading.Barrier(len(SEARCHES), timeout=PATIENCE)
+
+    def search(files: Any) -> FoundRows:
+        slots.resize(len(SEARCHES))
+        together.wait()
+        return found(files)
+
+    assert list(searching(search, slots).outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
 
 
 def converting(monkeypatch: pytest.MonkeyPatch, search: Callable[..., Any]) -> Converting:
