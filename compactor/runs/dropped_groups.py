@@ -84,7 +84,7 @@ def reclassify_conflicts(
 
 
 def given_up_alone(drop: DroppedGroup) -> DroppedGroup:
-    """A file group that got no answer of the store, once the commit of the others has shown that the store is well."""
+    """A file group without an answer or an executor, once the commit of the others has shown that all is well."""
     why = f"{drop.error}; this happened twice, but the other file groups were committed"
     error = GiveUpError(why, reason=drop.error.reason)
     error.__cause__ = drop.error

@@ -27,7 +27,7 @@ KILLED: Final = (
 )
 """In the errors of Spark jobs whose Python worker or executor was killed. Only the kernel or the manager of the cluster
 knows why; that memory was short is by far the most frequent cause."""
-OF_ONE_TASK: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE})
+OF_ONE_TASK: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.TASK_LOST, Reason.UNAVAILABLE})
 """Reasons of a RetryError that may concern one output task alone."""
 MORE_MEMORY: Final = "raise the memory of the container or spark.executor.memoryOverhead"
 WAS_KILLED: Final = (

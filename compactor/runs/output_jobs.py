@@ -66,10 +66,10 @@ class OutputJobs:
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
         """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
 
-        An output task that fails by itself costs its file group. One whose credential ended, whose memory was short
-        or that got no answer of the store is tried once more, alone. A failure of the catalog, the store or the machine
-        ends the run. Groups that got no answer are left with a RetryError: only the commit of the others shows that
-        the store is well.
+        An output task that fails by itself costs its file group. One whose credential ended, whose memory was short,
+        whose executors were lost or that got no answer of the store is tried once more, alone. A failure of the
+        catalog, the store or the machine ends the run. Groups without an answer or an executor are left with a
+        RetryError: only the commit of the others shows that store and cluster are well.
 
         Raises:
             StoppedError: `stopped` was set.

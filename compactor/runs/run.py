@@ -132,11 +132,11 @@ class Run:
     def _rewrite(
         self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]
     ) -> tuple[Sequence[GroupResult], Sequence[DroppedGroup]]:
-        """Rewrite these file groups. Returns those whose rows add up, and those that got no answer of the store; the
-        others are dropped.
+        """Rewrite these file groups. Returns those whose rows add up, and those for which the store did not answer or
+        executors were lost; the others are dropped.
 
         Raises:
-            RetryError: some got no answer, and none was rewritten.
+            RetryError: there are such groups, and none was rewritten.
             FirnlineError: by class the reaction.
         """
         self.stage = "rewrite"

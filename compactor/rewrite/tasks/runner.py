@@ -38,8 +38,8 @@ from compactor.storage.opening import byte_store_for
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
 JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task with a reason of `TRIED_AGAIN`, are tried once more, alone
-TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE})
-"""Reasons of output tasks that may succeed at a second attempt: with a new credential, beside fewer other tasks, or later."""
+TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE, Reason.TASK_LOST})
+"""Reasons of output tasks that may succeed at a second attempt: with a new credential, alone, later, or elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class OutputTaskRunner:
         self._metrics.start(works, self._order, self._input_of)
         first = max(self._jobs[task] for task in tasks) * self._attempts_of_job
         rdd = self._session.sparkContext.parallelize([list(works.values())], 1)
-        written = rdd.map(partial(attempt_tasks, run_task, first))
+        written = rdd.map(partial(attempt_tasks, run_task, first, self._attempts_of_job))
         _ = written._jrdd  # noqa: SLF001 - sends the function to the JVM now
         return _PreparedJob(tasks, written)
 

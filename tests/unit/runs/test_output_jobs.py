@@ -16,6 +16,7 @@ from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
 from compactor.runs.output_jobs import SILENCE, OutputJobs
@@ -63,7 +64,7 @@ def jobs(runner: Runner, groups: int = len(TASKS), slots: int = 2) -> OutputJobs
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", [Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE])
+@pytest.mark.parametrize("reason", sorted(TRIED_AGAIN))
 def test_a_task_that_another_attempt_may_help_is_tried_once_more_and_no_other_is(reason: Reason) -> None:
     runner = Runner({TASKS[1]: 1}, reason)
     made = jobs(runner)
@@ -95,13 +96,14 @@ def test_a_task_that_runs_out_of_memory_twice_costs_its_group() -> None:
     assert "(k=null) failed: malloc of size 1024 failed; this happened twice: raise the memory" in str(failure)
 
 
-def test_a_file_for_which_the_store_never_answers_costs_its_group() -> None:
-    silence = RetryError("503 for 1.parquet")
+@pytest.mark.parametrize("reason", [Reason.UNAVAILABLE, Reason.TASK_LOST])
+def test_a_task_without_an_answer_or_an_executor_costs_its_group(reason: Reason) -> None:
+    silence = RetryError("503 for 1.parquet", reason=reason)
     runner = Runner({TASKS[1]: 9}, error=silence)
     made = jobs(runner)
     made._run_all(TASKS)
     assert set(made._written) == {TASKS[0], TASKS[2]}
-    assert made._failed == {1: silence}, "no GiveUpError: the store may be down since"
+    assert made._failed == {1: silence}, "no GiveUpError: the store may be down by now"
     assert runner.attempts[TASKS[1]] == 2
 
 
