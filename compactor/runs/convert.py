@@ -7,21 +7,18 @@ rows that they delete. The next conversion finds the equality deletes that are t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from py4j.protocol import Py4JError
 from pyroaring import BitMap64
-from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
@@ -37,11 +34,12 @@ from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.given_up_files import GivenUp
+from compactor.runs.key_searches import KeySearches, Outcome
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
 from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
-from compactor.spark.java_table import JavaTable, unforeseen
+from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 
 ENGINE = "convert"
@@ -134,7 +132,7 @@ class Converting:
         self._progress = progress
         self._charge = charge
         self.refused: tuple[GivenUp, ...] = ()
-        """Searches that were refused or given up, also if the conversion fails."""
+        """Searches that were refused or given up, also if the conversion was given up."""
 
     def convert(self) -> ConversionResult:
         """Search the rows that the equality deletes delete, and commit their positions.
@@ -211,59 +209,51 @@ class Converting:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
 
     def _searched(self, watch: RunWatch) -> _Found:
-        """Search all data files: a Spark job of one task for each search, as many at once as there are slots."""
-        tools, searches = self._tools, self._conversion.searches
-        outcomes: list[FoundRows | Refusal] = []
-        workers = max(1, min(len(searches), tools.slots.book.capacity))
-        with ThreadPoolExecutor(workers, "convert") as pool:
-            for number, outcome in enumerate(pool.map(partial(self._search, watch), searches), 1):
-                outcomes.append(outcome)
-                tools.lifelines.moved(self._table.name)
-                self._progress(number, len(searches))
+        """Search all data files.
+
+        Raises:
+            GiveUpError: no search succeeded; the error of the first that failed.
+            FirnlineError: by class the reaction.
+        """
+        tools, searches, name = self._tools, self._conversion.searches, self._table.name
+        moved = partial(tools.lifelines.moved, name)
+        jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
+        outcomes: list[Outcome] = []
+        for number, outcome in enumerate(jobs.outcomes(searches), 1):
+            outcomes.append(outcome)
+            moved()
+            self._progress(number, len(searches))
         pairs = list(zip(searches, outcomes, strict=True))
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
-        refused = [(files, outcome) for files, outcome in pairs if isinstance(outcome, Refusal)]
-        self.refused += tuple(_refused(files, outcome.sentence) for files, outcome in refused)
+        refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
+        self.refused = tuple(GivenUp(frozenset(file.entry.path for file in files), why) for files, why in refused)
+        failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
+        if failed is not None and not found:
+            raise failed
         return _Found(
             by_value={path: rows for each in found for path, rows in each.by_value.items()},
             by_position={path: rows for each in found for path, rows in each.by_position.items()},
             bytes_read=sum(each.bytes_read for each in found),
             refused=[files for files, _ in refused],
-            why=refused[0][1].sentence if refused else "",
+            why=refused[0][1] if refused else "",
         )
 
-    def _search(self, watch: RunWatch, files: Sequence[LiveFile]) -> FoundRows | Refusal:
-        tools, name = self._tools, str(self._table.name)
-        stopped = StoppedError(f"the conversion of {name} was stopped before its commit")
-
-        def waits() -> bool:
-            tools.lifelines.moved(self._table.name)
-            return watch.stopped.is_set()
-
-        if not tools.slots.acquire(name, waits):
-            raise stopped
+    def _search(self, files: Sequence[LiveFile]) -> FoundRows | Refusal | FirnlineError:
+        """Run the Spark job of one search, and charge what it has read."""
+        context = self._tools.session.sparkContext
         try:
-            tools.session.sparkContext.setJobGroup(self._run_id, f"firnline {name} conversion", True)
-            task = search_task(self._table, files)
-            (outcome,) = tools.session.sparkContext.parallelize([task], 1).map(attempt_search).collect()
-        except (Py4JError, CapturedException) as error:
+            context.setJobGroup(self._run_id, f"firnline {self._table.name} conversion", True)
+            outcome: FoundRows | Refusal | FirnlineError
+            (outcome,) = context.parallelize([search_task(self._table, files)], 1).map(attempt_search).collect()
+        except Exception:
             size = searched_bytes(files, len(self._table.metadata.schema().column_names))
             self._charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known
-            if watch.stopped.is_set():
-                raise stopped from error
-            raise unforeseen(f"searching deleted rows of {name}", error) from error
-        finally:
-            tools.slots.release(name)
+            raise
         if isinstance(outcome, FoundRows):
             self._charge(Spent(outcome.bytes_read, outcome.reads))
-            return outcome
-        self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
-        if isinstance(outcome, GiveUpError):
-            self.refused += (_refused(files, str(outcome)),)
-        if isinstance(outcome, FirnlineError):
-            raise outcome
-        refusal: Refusal = outcome
-        return refusal
+        else:
+            self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
+        return outcome
 
     def _prepare(self, java: JavaTable, found: _Found, record: Record, times: int, head: Head) -> Send[_Committed]:
         """Write the positions. `times`: how often the conversion is sent."""
@@ -299,8 +289,8 @@ class Converting:
         return send
 
 
-def _refused(files: Sequence[LiveFile], why: str) -> GivenUp:
-    return GivenUp(frozenset(file.entry.path for file in files), why)
+def _why(outcome: Refusal | GiveUpError) -> str:
+    return outcome.sentence if isinstance(outcome, Refusal) else str(outcome)
 
 
 def _new_rows(

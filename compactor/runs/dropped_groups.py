@@ -1,4 +1,4 @@
-"""File groups that a run drops: before it because of stray deletes, after it because of concurrent commits."""
+"""File groups that a run drops: before it because of stray deletes, after it because of other commits or silence."""
 
 from __future__ import annotations
 
@@ -81,6 +81,14 @@ def reclassify_conflicts(
         for index, drop in enumerate(others)
     ]
     return (*mine, *reclassified)
+
+
+def given_up_alone(drop: DroppedGroup) -> DroppedGroup:
+    """A file group without an answer or an executor, once the commit of the others has shown that all is well."""
+    why = f"{drop.error}; this happened twice, but the other file groups were committed"
+    error = GiveUpError(why, reason=drop.error.reason)
+    error.__cause__ = drop.error
+    return DroppedGroup(drop.planned, error)
 
 
 @contextmanager

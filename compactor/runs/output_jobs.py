@@ -6,51 +6,26 @@ Small output tasks are bundled (bundles.py): one Spark task writes them one afte
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from py4j.protocol import Py4JJavaError
-
-from compactor.errors import FirnlineError, GiveUpError, ReplanError, StoppedError
-from compactor.locations import plain_path
-from compactor.partitions import partition_text
+from compactor.errors import FirnlineError, GiveUpError, StoppedError
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
-from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
-from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
+from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
+from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
 from compactor.runs.results import DroppedGroup, GroupResult, checked_result
 from compactor.runs.slots import SlotPool
-from compactor.spark.java_table import exception_class, first_line, spark_has_ended
 
 LOG = logging.getLogger("firnline")
-UNSUPPORTED = "java.lang.UnsupportedOperationException"
-KILLED = (
-    "Python worker exited unexpectedly",
-    "pyspark.daemon",
-    "OutOfMemoryError",
-    "exit code 137",
-    "OOMKilled",
-    "memory limits",
-)
-"""In the errors of Spark jobs whose Python worker or executor was killed. Only the kernel or the manager of the cluster
-knows why; that memory was short is by far the most frequent cause."""
-OUT_OF_MEMORY = (
-    "; its worker was killed twice, most likely because the host or container has too little memory for this file "
-    "group: raise the memory of the container or spark.executor.memoryOverhead, or lower the target file size"
-)
-RESTORE = "; restore the file, or remove it from the table; compact other partitions with --where"
-MOST_SUSPECTS = 10
-_UNREADABLE = re.compile(
-    r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file|java\.io\.EOFException"
-)
-"""In the errors of readers whose file is missing or damaged."""
 LOOK_SECONDS = 1.0
+SILENCE = 3
+"""Output tasks that got no answer at first, with none written in between: the store answers none any more."""
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
@@ -85,13 +60,16 @@ class OutputJobs:
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
     _tried: set[TaskId] = field(default_factory=set)
+    _unanswered: set[TaskId] = field(default_factory=set)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
         """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
 
-        An output task that fails by itself costs its file group, one whose credential ended is tried once more; a
-        failure of the catalog, the store or the machine ends the run.
+        An output task that fails by itself costs its file group. One whose credential ended, whose memory was short,
+        whose executors were lost or that got no answer of the store is tried once more, alone. A failure of the
+        catalog, the store or the machine ends the run. Groups without an answer or an executor are left with a
+        RetryError: only the commit of the others shows that store and cluster are well.
 
         Raises:
             StoppedError: `stopped` was set.
@@ -173,7 +151,7 @@ class OutputJobs:
             self.runner.write_ahead(tasks)
         except Exception as error:
             self._count_read(tasks)
-            if self.stopped.is_set() or not _costs_its_group(error):
+            if self.stopped.is_set() or not costs_its_group(error):
                 raise
             self._died(tasks, error)
             return ()
@@ -208,32 +186,44 @@ class OutputJobs:
         try:
             written = self.runner.rewrite(task)
         except Exception as error:
+            if self.stopped.is_set() or self._is_silence(task, error):
+                raise
             if self._is_worth_another_attempt(task, error):
                 return
-            if self.stopped.is_set() or not _costs_its_group(error):
+            if not costs_its_group(error):
                 raise
             self._fail(task, error)
             return
+        with self._lock:
+            self._unanswered.clear()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
 
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
-        """Whether the task waits for a slot again: its credential has ended, and the next attempt gets a new one."""
-        ended = isinstance(error, FirnlineError) and error.reason == Reason.CREDENTIALS_EXPIRED
-        if not ended or task in self._tried or self.stopped.is_set():
+        """Whether the task waits for a slot again: it may succeed alone, or with a new credential."""
+        passing = isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN
+        if not passing or task in self._tried:
             return False
-        LOG.info("%s: an output task is tried again with a new credential: %s", self._name, error)
+        LOG.info("%s: an output task is tried again: %s", self._name, error)
         self._tried.add(task)
         self._put_back([task])
         return True
+
+    def _is_silence(self, task: TaskId, error: Exception) -> bool:
+        """Whether the store answers no task any more. Second attempts follow each other and count as little as one."""
+        if not is_no_answer(error) or task in self._tried:
+            return False
+        with self._lock:
+            self._unanswered.add(task)
+            return len(self._unanswered) >= SILENCE
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:
             self._queue.put_back(tasks)
 
     def _fail(self, task: TaskId, error: Exception) -> None:
-        self._failed.setdefault(task.group, _as_firnline_error(self.plan, task, error))
+        self._failed.setdefault(task.group, failure_of_group(self.plan, task, error))
 
     def _waits(self) -> bool:
         self.moved()
@@ -251,45 +241,3 @@ class OutputJobs:
     def _name(self) -> str:
         """The run's name among the slots: a table has one run at a time."""
         return str(self.plan.table.name)
-
-
-def _costs_its_group(error: Exception) -> bool:
-    """Whether the other file groups can go on: catalog, store, request and machine are well."""
-    if isinstance(error, FirnlineError):
-        return isinstance(error, GiveUpError | ReplanError)  # only Spark needs the planned snapshot, which may expire
-    return not spark_has_ended(error)
-
-
-def _as_firnline_error(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:
-    if isinstance(error, FirnlineError) and error.reason is not Reason.INPUT_MISSING:
-        return error
-    reason, remedy = _reason_of(error)
-    group, cause = plan.groups[task.group].file_group, first_line(error).rstrip(".")
-    if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
-        # Our own store names the file that it misses, which may be a delete file.
-        paths = [] if reason is Reason.INPUT_MISSING else [file.entry.path for file in group.tasks[task.position]]
-        remedy = f"{_suspects(cause, paths)}{RESTORE}"
-    where = f"a file group of {plan.table.name} ({partition_text(group.partition)})"
-    failure = GiveUpError(f"rewriting {where} failed: {cause}{remedy}", reason=reason)
-    failure.__cause__ = error
-    return failure
-
-
-def _suspects(cause: str, paths: Sequence[str]) -> str:
-    """The files that may be meant by an error that names none."""
-    if not paths or any(plain_path(path) in cause for path in paths):
-        return ""
-    more = f" and {len(paths) - MOST_SUSPECTS} more" if len(paths) > MOST_SUSPECTS else ""
-    return f" in one of {', '.join(paths[:MOST_SUSPECTS])}{more}"
-
-
-def _reason_of(error: Exception) -> tuple[Reason, str]:
-    """The reason for which a Spark job failed, and the remedy as the end of a sentence."""
-    if isinstance(error, FirnlineError):
-        return error.reason, ""
-    if isinstance(error, Py4JJavaError):
-        if exception_class(error) == UNSUPPORTED:
-            return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds
-        if any(sign in str(error) for sign in KILLED):
-            return Reason.OUT_OF_MEMORY, OUT_OF_MEMORY
-    return Reason.UNEXPECTED, ""

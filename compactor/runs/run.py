@@ -28,7 +28,7 @@ from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
 from compactor.runs.commit_hold import MissedError
-from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
+from compactor.runs.dropped_groups import given_up_alone, reclassify_conflicts, without_strays
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
@@ -111,9 +111,9 @@ class Run:
             parts = self._parts()
             with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
-                    finished = self._rewrite(runner, watch, groups) if groups else []
+                    finished, unanswered = self._rewrite(runner, watch, groups) if groups else ((), ())
                     if finished or not groups:
-                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
+                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}", unanswered)
             if self._dropped and self.commits == 0:
                 raise _nothing_committed(self._dropped)
         self._clean_up(record, written_twice=runner.repeated)
@@ -129,8 +129,16 @@ class Run:
             made = batches(groups, settings.groups, settings.bytes, most)
         return list(made) or [()]
 
-    def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> list[GroupResult]:
-        """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
+    def _rewrite(
+        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]
+    ) -> tuple[Sequence[GroupResult], Sequence[DroppedGroup]]:
+        """Rewrite these file groups. Returns those whose rows add up, and those for which the store did not answer or
+        executors were lost; the others are dropped.
+
+        Raises:
+            RetryError: there are such groups, and none was rewritten.
+            FirnlineError: by class the reaction.
+        """
         self.stage = "rewrite"
         started = self._tools.ticks()
         jobs = OutputJobs(
@@ -148,15 +156,26 @@ class Run:
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
             self._tools.listener(group.rewritten)
+        unanswered: list[DroppedGroup] = []
         if failed:
-            self._drop(reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache))
+            dropped = reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache)
+            unanswered = [drop for drop in dropped if isinstance(drop.error, RetryError)]
+            self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError)])
         self._rewrite_seconds += self._tools.ticks() - started
-        return finished
+        if unanswered and not finished:
+            raise unanswered[0].error
+        return finished, unanswered
 
     def _commit(
-        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
+        self,
+        table: JavaTable,
+        record: Record,
+        watch: RunWatch,
+        finished: Sequence[GroupResult],
+        part: str,
+        unanswered: Sequence[DroppedGroup],
     ) -> None:
-        """Commit finished file groups, without those that another commit touched.
+        """Commit finished file groups, without those that another commit touched. Then drop the `unanswered` ones.
 
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """
@@ -166,6 +185,7 @@ class Run:
                 break
             committed = self._sent_in_time(table, record, watch, committed.kept, part, at_once=True)
         self._results += [replace(group, parts=()) for group in committed.kept]
+        self._drop([given_up_alone(drop) if committed.landed else drop for drop in unanswered])
         if committed.landed is None:
             return
         self.commits += 1

@@ -6,8 +6,8 @@ Spark tasks. `opening.byte_store_for` chooses a store.
 
 Errors: GiveUpError with reason `input_missing` (no such file), `input_truncated` (the file ends before
 the range does), `output_exists`, `output_closed`, `access_denied`, `unsupported_location`; RetryError with reason
-`no_space`, `credentials_expired`, or `unavailable` for every other failure of the store. S3 adds GiveUpError
-`store_refuses` (it never accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError
+`no_space`, `credentials_expired`, `out_of_memory`, or `unavailable` for every other failure of the store. S3 adds
+GiveUpError `store_refuses` (it never accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError
 `input_changed` (a file was replaced).
 """
 
@@ -156,6 +156,10 @@ def errors_named(location: str, action: str) -> Iterator[None]:
         yield
     except FirnlineError:
         raise
+    except MemoryError as error:
+        raise RetryError(
+            f"Not enough memory while {action} {location}: {error}", reason=Reason.OUT_OF_MEMORY
+        ) from error
     except Exception as error:  # object-store clients raise classes of their own, not only OSError
         raise translated(error, location, action) from error
 

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
-from pyspark import TaskContext
 
 from compactor.credentials.renewing_file_io import renewing
 from compactor.credentials.shared_file_systems import sharing
@@ -62,16 +61,11 @@ class FileIOByteStore:
             raise truncated(location, offset, length, 0) from None
 
     def create(self, location: str) -> OutputFile:
-        """Create a new file, as the contract says, but not in a task that Spark has started again.
+        """Create a new file, as the contract says.
 
-        Spark may start a task again while the first attempt still runs. These stores cannot stop that attempt from
-        overwriting or removing the new file. A new run writes to other locations.
+        These stores cannot stop an earlier attempt of a task that Spark has taken for lost: it may still overwrite or
+        remove its file. Hence each attempt has a location of its own (`attempt_location`).
         """
-        task = TaskContext.get()
-        if task is not None and task.attemptNumber() > 0:
-            raise RetryError(
-                f"the task that wrote {location} was lost; the run is tried again", reason=Reason.TASK_LOST
-            )
         with errors_named(location, "creating"):
             stream = self.file_io(location).new_output(location).create(overwrite=False)
         return _FileIOOutputFile(self, location, stream)

@@ -11,6 +11,7 @@ import pytest
 from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.locations import attempt_location
 from compactor.storage import byte_store, file_io_store, local_store
 from compactor.storage.byte_store import ByteRange, ByteStore, read_ranges
 from compactor.storage.file_io_store import FileIOByteStore
@@ -449,17 +450,18 @@ def test_only_s3_has_uploads_to_abort(tmp_path: Path) -> None:
     assert abort_uploads("gs://bucket/key", {}) == 0
 
 
-def test_a_task_that_was_started_again_writes_nothing_where_attempts_cannot_be_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An attempt that Spark considers lost could still overwrite or remove the file of the next attempt."""
+def test_memory_that_is_short_is_no_silence_of_the_store() -> None:
+    with pytest.raises(RetryError) as error, byte_store.errors_named("gs://bucket/key", "reading"):
+        raise MemoryError
+    assert error.value.reason == "out_of_memory"
+
+
+def test_a_task_that_spark_has_started_again_writes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost executor costs no run: each attempt has a location of its own."""
     store, location = FileIOByteStore({}), f"file:{tmp_path}/x.parquet"
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     attempt = TaskContext()  # notes itself as this process's; it must be gone before Spark is started here
-    attempt._attemptNumber = 0
-    write(store, location, CONTENT)
-    attempt._attemptNumber = 1
-    with pytest.raises(RetryError) as error:
-        write(store, f"{location}.again", CONTENT)
-    assert error.value.reason == "task_lost"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+    for number in range(2):
+        attempt._attemptNumber = number
+        write(store, attempt_location(location, number), CONTENT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x-attempt1.parquet", "x.parquet"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compactor.errors import GiveUpError
+from compactor.errors import GiveUpError, RetryError
 from compactor.iceberg.tables import TableMissingError
 from compactor.locations import plain_path
 from compactor.reasons import Reason
-from compactor.runs.output_jobs import RESTORE
+from compactor.rewrite.tasks import runner
+from compactor.rewrite.tasks.output_task import run_task
+from compactor.runs.job_errors import RESTORE
 from tests.conftest import Lake
 from tests.integration.table_kit import create, insert, planned, run
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -37,6 +41,28 @@ def test_the_error_names_partition_and_file_and_the_remedy(lake: Lake, table_nam
     assert str(file) in said
     assert "Job aborted" not in said
     assert raised.value.reason is (Reason.INPUT_MISSING if damage == "missing" else Reason.UNEXPECTED)
+
+
+@pytest.mark.parametrize("reason", [Reason.OUT_OF_MEMORY, *slow(Reason.UNAVAILABLE, Reason.TASK_LOST)])
+def test_a_task_that_fails_each_time_costs_its_group_and_no_other(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, reason: Reason
+) -> None:
+    create(lake, table_name, by="PARTITIONED BY (a)")
+    insert(lake, table_name, 3)
+    before = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name}")))
+
+    def fails_for_p0(work: Any) -> Any:
+        if "a=p0" in (work.splice or work.encode).output:
+            raise RetryError("a task's own failure", reason=reason)
+        return run_task(work)
+
+    monkeypatch.setattr(runner, "run_task", fails_for_p0)
+    result = run(lake, planned(lake, table_name))
+    assert [group.rewritten.plan.partition for group in result.groups] == [{"a": "p1"}]
+    (drop,) = result.dropped
+    assert isinstance(drop.error, GiveUpError)
+    assert drop.error.reason == reason
+    assert sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name}"))) == before
 
 
 def test_a_table_that_was_dropped_since_the_plan_does_not_exist(lake: Lake, table_name: str) -> None:

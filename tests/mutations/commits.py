@@ -421,6 +421,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
+        "a task that Spark starts more often than the record says writes files that no record lists",
+        "compactor/rewrite/tasks/output_task.py",
+        "if attempt >= most_attempts:",
+        "if False:",
+        "tests/unit/rewrite/test_attempts.py::test_an_attempt_beyond_those_on_record_writes_nothing",
+    ),
+    Mutation(
+        "15",
         "a service that another has taken over from commits all the same",
         "compactor/runs/run_tools.py",
         "        self.right.confirm()  # last",

@@ -130,6 +130,7 @@ class RowGroupWriter:
 
         Raises:
             GiveUpError: `not_encodable`: a value does not fit its Parquet type.
+            RetryError: `out_of_memory`, or the storage failed.
         """
         if self._waiting + table.num_rows > MOST_ROWS:
             self._write_row_group()
@@ -208,7 +209,9 @@ class RowGroupWriter:
                 self._writer = pq.ParquetWriter(self._sink, self._written.arrow, **self._options.for_rows(table))
             self._writer.write_table(table, row_group_size=table.num_rows)
         except MemoryError as error:
-            raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
+            raise RetryError(
+                f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}", reason=Reason.OUT_OF_MEMORY
+            ) from error
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason=Reason.NOT_ENCODABLE) from error
         self._doubts.append(doubts_of(table))

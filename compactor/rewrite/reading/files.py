@@ -38,13 +38,13 @@ def named_errors(location: str, reason: Reason) -> Iterator[None]:
 
     Raises:
         GiveUpError: with `reason`: the bytes are not valid Parquet; `corrupt_page` if a page's checksum is wrong.
-        RetryError: out of memory.
+        RetryError: `out_of_memory`.
         RefusedError: `not_supported_by_arrow`.
     """
     try:
         yield
     except MemoryError as error:
-        raise RetryError(f"Not enough memory while reading {location}: {error}") from error
+        raise RetryError(f"Not enough memory while reading {location}: {error}", reason=Reason.OUT_OF_MEMORY) from error
     except NotImplementedError as error:
         raise refused(Reason.NOT_SUPPORTED_BY_ARROW, f"Arrow cannot read {location}: {error}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -180,6 +180,8 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
     try:
         own = pq.read_table(pa.BufferReader(file), page_checksum_verification=True).column(0).combine_chunks()
         return pc.coalesce(own, inherited)
+    except MemoryError:  # of Arrow too: says nothing about the file
+        raise
     except (pa.ArrowException, OSError) as error:
         raise GiveUpError(
             f"The row lineage of {location} cannot be read: {error}", reason=Reason.MALFORMED_LINEAGE

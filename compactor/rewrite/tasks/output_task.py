@@ -406,13 +406,22 @@ class TaskAttempt:
 RunTask = Callable[[TaskInput], TaskResult | Refusal]
 
 
-def attempt_tasks(run: RunTask, first_attempt: int, works: Sequence[TaskInput]) -> list[TaskAttempt]:
+def attempt_tasks(
+    run: RunTask, first_attempt: int, most_attempts: int, works: Sequence[TaskInput]
+) -> list[TaskAttempt]:
     """Run output tasks one after the other, in one Spark task. Runs on an executor.
 
     Spark starts the task again where it lost an executor; `first_attempt` is the number of the first such attempt.
+    Attempts that fail because an executor was taken away (preemption, a drained node) do not count for Spark: there may
+    be more than `most_attempts`. These write nothing: attempts of the next job have their names, or no record lists
+    them.
     """
     context = TaskContext.get()
-    number = first_attempt + (context.attemptNumber() if context is not None else 0)
+    attempt = context.attemptNumber() if context is not None else 0
+    number = first_attempt + attempt
+    if attempt >= most_attempts:
+        lost = f"Spark lost executors and started a rewrite task {attempt + 1} times; it writes at most {most_attempts}"
+        return [TaskAttempt(RetryError(lost, reason=Reason.TASK_LOST), 0.0, number) for _ in works]
     return [replace(attempt_task(run, work.at_attempt(number)), number=number) for work in works]
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -37,7 +37,9 @@ from compactor.storage.opening import byte_store_for
 
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
-JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task whose credential ended, are tried once more, each task alone
+JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task with a reason of `TRIED_AGAIN`, are tried once more, alone
+TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE, Reason.TASK_LOST})
+"""Reasons of output tasks that may succeed at a second attempt: with a new credential, alone, later, or elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class OutputTaskRunner:
     def rewrite(self, task: TaskId) -> WrittenOutput:
         """Write one task's output, unless `write_ahead` has. Several threads call it.
 
-        Called once per task, and once more after a RetryError `credentials_expired`.
+        Called once per task, and once more after an error with a reason of `TRIED_AGAIN`.
 
         Raises:
             FirnlineError: by class the reaction.
@@ -133,7 +135,7 @@ class OutputTaskRunner:
             if task not in self._attempts:
                 self.write_ahead([task])
             attempt = self._attempts.pop(task)
-            if isinstance(attempt.outcome, FirnlineError) and attempt.outcome.reason == Reason.CREDENTIALS_EXPIRED:
+            if isinstance(attempt.outcome, FirnlineError) and attempt.outcome.reason in TRIED_AGAIN:
                 raise attempt.outcome  # the next attempt needs the metrics
             try:
                 if isinstance(attempt.outcome, FirnlineError):
@@ -178,7 +180,7 @@ class OutputTaskRunner:
         self._metrics.start(works, self._order, self._input_of)
         first = max(self._jobs[task] for task in tasks) * self._attempts_of_job
         rdd = self._session.sparkContext.parallelize([list(works.values())], 1)
-        written = rdd.map(partial(attempt_tasks, run_task, first))
+        written = rdd.map(partial(attempt_tasks, run_task, first, self._attempts_of_job))
         _ = written._jrdd  # noqa: SLF001 - sends the function to the JVM now
         return _PreparedJob(tasks, written)
 

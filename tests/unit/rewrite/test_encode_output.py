@@ -383,6 +383,23 @@ def test_large_files_are_read_by_ranges(tmp_path: Path, monkeypatch: pytest.Monk
     assert error.value.reason == "input_missing"
 
 
+@pytest.mark.parametrize("short", [(pq.ParquetFile, "read"), (pq.ParquetWriter, "write_table")])
+def test_memory_that_is_short_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: tuple[type, str]
+) -> None:
+    """As if the store did not answer, the run would be repeated for ever."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 1024 failed")
+
+    work = encode_task(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10)])
+    monkeypatch.setattr(*short, fails)
+    with pytest.raises(RetryError) as error:
+        encode(work)
+    assert error.value.reason == "out_of_memory"
+    assert not Path(work.output).exists()
+
+
 @pytest.mark.parametrize("bytes_before", [0, 100, 5000])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, bytes_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from compactor.storage import local_store  # noqa: PLC0415

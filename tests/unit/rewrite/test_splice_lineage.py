@@ -273,6 +273,17 @@ def test_lineage_that_cannot_be_decoded(tmp_path: Path, damage: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_memory_that_is_short_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 1024 failed")
+
+    path = write(tmp_path / "a", MERGED)
+    monkeypatch.setattr(pq, "read_table", fails)
+    with pytest.raises(MemoryError):
+        join(tmp_path / "out", [(path, MERGED.inherited)])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_task_looks_at_lineage_too(tmp_path: Path) -> None:
     parts = [(write(tmp_path / "a", PLAIN), PLAIN.inherited), (write(tmp_path / "b", MERGED), MERGED.inherited)]
     inputs = tuple(SpliceInput(str(path), path.stat().st_size, lineage) for path, lineage in parts)

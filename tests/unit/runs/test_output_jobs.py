@@ -1,4 +1,4 @@
-"""Output tasks whose credential has ended: tried once more, alone; the others go on. The runner here writes nothing."""
+"""Output tasks that fail: which are tried once more, alone, and what they cost. The runner here writes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.bundles import Pace
-from compactor.runs.output_jobs import RESTORE, OutputJobs
+from compactor.runs.job_errors import RESTORE
+from compactor.runs.output_jobs import SILENCE, OutputJobs
 from compactor.runs.slots import SlotPool
 
 TASKS = [TaskId(number, 0) for number in range(3)]
@@ -50,20 +52,21 @@ class Runner:
         return SimpleNamespace(seconds=1.0)
 
 
-def jobs(runner: Runner) -> OutputJobs:
+def jobs(runner: Runner, groups: int = len(TASKS), slots: int = 2) -> OutputJobs:
     file = SimpleNamespace(size=1000, entry=SimpleNamespace(path="file:///lake/t/k=null/1.parquet"))
     files = SimpleNamespace(tasks=[[file]], partition={"k": None})
     group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=files)
-    plan = SimpleNamespace(groups=[group] * len(TASKS), table=SimpleNamespace(name="lake.db.t"))
+    plan = SimpleNamespace(groups=[group] * groups, table=SimpleNamespace(name="lake.db.t"))
     return OutputJobs(
-        runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(2), pace=Pace(),
+        runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(slots), pace=Pace(),
         stopped=threading.Event(), cancel=lambda: None, done=lambda _written: None, moved=lambda: None,
         read=lambda *_counts: None,
     )  # fmt: skip
 
 
-def test_a_task_whose_credential_ended_is_tried_once_more_and_no_other_is() -> None:
-    runner = Runner({TASKS[1]: 1})
+@pytest.mark.parametrize("reason", sorted(TRIED_AGAIN))
+def test_a_task_that_another_attempt_may_help_is_tried_once_more_and_no_other_is(reason: Reason) -> None:
+    runner = Runner({TASKS[1]: 1}, reason)
     made = jobs(runner)
     made._run_all(TASKS)
     assert set(made._written) == set(TASKS)
@@ -77,6 +80,51 @@ def test_it_is_not_tried_for_ever() -> None:
         jobs(runner)._run_all(TASKS)
     assert error.value.reason == Reason.CREDENTIALS_EXPIRED
     assert runner.attempts[TASKS[1]] == 2
+
+
+def test_a_task_that_runs_out_of_memory_twice_costs_its_group() -> None:
+    """The next run would meet the same file group, and throw away all others again."""
+    runner = Runner({TASKS[1]: 9}, error=RetryError("malloc of size 1024 failed", reason=Reason.OUT_OF_MEMORY))
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == {TASKS[0], TASKS[2]}
+    assert runner.attempts[TASKS[1]] == 2
+    assert runner.bundles.count((TASKS[1],)) == 1, "the second attempt is alone"
+    (failure,) = made._failed.values()
+    assert isinstance(failure, GiveUpError)
+    assert failure.reason == Reason.OUT_OF_MEMORY
+    assert "(k=null) failed: malloc of size 1024 failed; this happened twice: raise the memory" in str(failure)
+
+
+@pytest.mark.parametrize("reason", [Reason.UNAVAILABLE, Reason.TASK_LOST])
+def test_a_task_without_an_answer_or_an_executor_costs_its_group(reason: Reason) -> None:
+    silence = RetryError("503 for 1.parquet", reason=reason)
+    runner = Runner({TASKS[1]: 9}, error=silence)
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == {TASKS[0], TASKS[2]}
+    assert made._failed == {1: silence}, "no GiveUpError: the store may be down by now"
+    assert runner.attempts[TASKS[1]] == 2
+
+
+def test_a_store_that_answers_no_task_ends_the_run() -> None:
+    many = [TaskId(number, 0) for number in range(20)]
+    runner = Runner(dict.fromkeys(many, 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many))
+    with pytest.raises(RetryError):
+        made._run_all(many)
+    assert len(runner.attempts) <= SILENCE + 1, "two slots: one more may have begun"
+    assert not any(isinstance(error, GiveUpError) for error in made._failed.values())
+
+
+def test_several_files_without_an_answer_end_no_run_while_others_are_answered() -> None:
+    many = [TaskId(number, 0) for number in range(20)]
+    silent = many[::4]
+    runner = Runner(dict.fromkeys(silent, 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    made._run_all(many)
+    assert set(made._written) == set(many) - set(silent)
+    assert made._failed.keys() == {task.group for task in silent}
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:

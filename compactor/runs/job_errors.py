@@ -1,0 +1,94 @@
+"""What the failure of a task or of its Spark job means: whether others can go on, the reason, and the remedy. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
+from compactor.locations import plain_path
+from compactor.partitions import partition_text
+from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.spark.java_table import exception_class, first_line, spark_has_ended
+
+UNSUPPORTED: Final = "java.lang.UnsupportedOperationException"
+KILLED: Final = (
+    "Python worker exited unexpectedly",
+    "pyspark.daemon",
+    "OutOfMemoryError",
+    "exit code 137",
+    "OOMKilled",
+    "memory limits",
+)
+"""In the errors of Spark jobs whose Python worker or executor was killed. Only the kernel or the manager of the cluster
+knows why; that memory was short is by far the most frequent cause."""
+OF_ONE_TASK: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.TASK_LOST, Reason.UNAVAILABLE})
+"""Reasons of a RetryError that may concern one output task alone."""
+MORE_MEMORY: Final = "raise the memory of the container or spark.executor.memoryOverhead"
+WAS_KILLED: Final = (
+    "; its worker was killed twice, most likely because the host or container has too little memory for these files: "
+    f"{MORE_MEMORY}"
+)
+RAN_OUT: Final = f"; this happened twice: {MORE_MEMORY}"
+SMALLER_FILES: Final = ", or lower the target file size"
+RESTORE: Final = "; restore the file, or remove it from the table; compact other partitions with --where"
+MOST_SUSPECTS: Final = 10
+_UNREADABLE = re.compile(
+    r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file|java\.io\.EOFException"
+)
+"""In the errors of readers whose file is missing or damaged."""
+
+
+def costs_its_group(error: Exception) -> bool:
+    """Whether the other file groups can go on: catalog, request and machine are well, and the store may be."""
+    if isinstance(error, FirnlineError):  # only Spark needs the planned snapshot, which may expire
+        return isinstance(error, GiveUpError | ReplanError) or error.reason in OF_ONE_TASK
+    return not spark_has_ended(error)
+
+
+def is_no_answer(error: Exception) -> bool:
+    """Whether the store did not answer. If it answers other tasks, something is wrong with the file or its place."""
+    return isinstance(error, RetryError) and error.reason is Reason.UNAVAILABLE
+
+
+def failure_of_group(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:
+    """The error of a file group of which an output task failed for good."""
+    reason, remedy = reason_of(error)
+    if isinstance(error, FirnlineError) and reason not in {Reason.INPUT_MISSING, Reason.OUT_OF_MEMORY}:
+        return error
+    group, cause = plan.groups[task.group].file_group, first_line(error).rstrip(".")
+    if reason is Reason.OUT_OF_MEMORY:
+        remedy += SMALLER_FILES
+    if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
+        # Our own store names the file that it misses, which may be a delete file.
+        paths = [] if reason is Reason.INPUT_MISSING else [file.entry.path for file in group.tasks[task.position]]
+        remedy = f"{_suspects(cause, paths)}{RESTORE}"
+    where = f"a file group of {plan.table.name} ({partition_text(group.partition)})"
+    failure = GiveUpError(f"rewriting {where} failed: {cause}{remedy}", reason=reason)
+    failure.__cause__ = error
+    return failure
+
+
+def reason_of(error: Exception) -> tuple[Reason, str]:
+    """The reason for which a task or its Spark job failed, and the remedy as the end of a sentence."""
+    if isinstance(error, FirnlineError):
+        return error.reason, RAN_OUT if error.reason is Reason.OUT_OF_MEMORY else ""
+    if isinstance(error, Py4JJavaError):
+        if exception_class(error) == UNSUPPORTED:
+            return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds
+        if any(sign in str(error) for sign in KILLED):
+            return Reason.OUT_OF_MEMORY, WAS_KILLED
+    return Reason.UNEXPECTED, ""
+
+
+def _suspects(cause: str, paths: Sequence[str]) -> str:
+    """The files that may be meant by an error that names none."""
+    if not paths or any(plain_path(path) in cause for path in paths):
+        return ""
+    more = f" and {len(paths) - MOST_SUSPECTS} more" if len(paths) > MOST_SUSPECTS else ""
+    return f" in one of {', '.join(paths[:MOST_SUSPECTS])}{more}"

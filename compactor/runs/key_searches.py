@@ -1,0 +1,140 @@
+"""The searches of a conversion: a Spark job of one task for each, as many at once as there are slots at that time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.manifests.live_files import LiveFile
+from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.key_search import FoundRows
+from compactor.runs.job_errors import reason_of
+from compactor.runs.output_jobs import MOST_THREADS
+from compactor.runs.slots import SlotPool
+from compactor.spark.java_table import first_line, spark_has_ended, unforeseen
+
+LOG = logging.getLogger("firnline")
+Files = Sequence[LiveFile]
+Outcome = FoundRows | Refusal | GiveUpError
+"""Of one search. A GiveUpError: it failed, and another attempt would fail too."""
+
+
+@dataclass
+class KeySearches:
+    """Searches data files for deleted rows. A search that fails by itself costs no other.
+
+    Attributes:
+        search: Runs the Spark job of one search; returns its outcome. Raises what ended the job.
+        table: The table's name among the slots.
+        slots: Shared with all runs.
+        stopped: Set from outside to stop.
+        moved: Called while the conversion waits for its first slot: waiting is no hang.
+    """
+
+    search: Callable[[Files], FoundRows | Refusal | FirnlineError]
+    table: str
+    slots: SlotPool
+    stopped: threading.Event
+    moved: Callable[[], object]
+    _over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _error: BaseException | None = None
+
+    def outcomes(self, searches: Sequence[Files]) -> Iterator[Outcome]:
+        """The outcome of each search, in order. A search starts as soon as a slot is free: a cluster may grow.
+
+        Raises:
+            StoppedError: `stopped` was set.
+            FirnlineError: catalog, store or Spark failed: by class the reaction.
+        """
+        jobs: deque[Future[Outcome]] = deque()
+        with ThreadPoolExecutor(max(1, min(len(searches), MOST_THREADS)), "convert") as threads:
+            try:
+                for files in searches:
+                    self._wait_for_slot()
+                    jobs.append(threads.submit(self._outcome, files))
+                    while jobs and jobs[0].done():
+                        yield jobs.popleft().result()
+                while jobs:
+                    yield jobs.popleft().result()
+            except BaseException as error:
+                first = self._end(error)
+                if first is not error:  # which only saw that all is over
+                    raise first from first.__cause__
+                raise
+            finally:
+                self._over.set()
+
+    def _wait_for_slot(self) -> None:
+        if not self.slots.acquire(self.table, self._waits):
+            raise self._stopped_error
+
+    def _outcome(self, files: Files) -> Outcome:
+        """Search, and give the slot back."""
+        try:
+            tried = self._tried(files)
+            if isinstance(tried, Exception) and not isinstance(tried, GiveUpError):
+                LOG.info("%s: a search for deleted rows is tried again: %s", self.table, tried)
+                tried = self._tried(files)
+            return self._given_up(tried) if isinstance(tried, Exception) else tried
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self.slots.release(self.table)
+
+    def _tried(self, files: Files) -> FoundRows | Refusal | Exception:
+        """One attempt; returns errors that concern this search alone. Another attempt may help, unless it was given up:
+        its worker was killed, or its memory was short.
+        """
+        if self._is_over:
+            raise self._stopped_error
+        try:
+            outcome = self.search(files)
+        except Exception as error:
+            if self.stopped.is_set():
+                raise self._stopped_error from error
+            if spark_has_ended(error):
+                raise unforeseen(f"searching deleted rows of {self.table}", error) from error
+            return error
+        if isinstance(outcome, FirnlineError) and not _is_its_own(outcome):
+            raise outcome
+        return outcome
+
+    def _end(self, error: BaseException) -> BaseException:
+        """All searches end because of an error; returns the first one."""
+        with self._lock:
+            self._error = self._error or error
+        self._over.set()
+        return self._error
+
+    def _waits(self) -> bool:
+        if self.table not in self.slots.book.held:  # else searches are under way, and one that hangs must be noticed
+            self.moved()
+        return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self.stopped.is_set() or self._over.is_set()
+
+    @property
+    def _stopped_error(self) -> StoppedError:
+        return StoppedError(f"the conversion of {self.table} was stopped before its commit")
+
+    def _given_up(self, error: Exception) -> GiveUpError:
+        if isinstance(error, GiveUpError):
+            return error
+        reason, remedy = reason_of(error)
+        cause = first_line(error).rstrip(".")
+        failure = GiveUpError(f"searching deleted rows of {self.table} failed: {cause}{remedy}", reason=reason)
+        failure.__cause__ = error
+        return failure
+
+
+def _is_its_own(error: FirnlineError) -> bool:
+    return isinstance(error, GiveUpError) or error.reason is Reason.OUT_OF_MEMORY

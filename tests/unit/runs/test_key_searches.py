@@ -1,0 +1,133 @@
+"""Searches of a conversion: what a failed one costs, and how many run at once. No Spark: `search` is given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.key_search import FoundRows
+from compactor.runs.convert import Converting
+from compactor.runs.key_searches import KeySearches
+from compactor.runs.lifelines import Lifelines
+from compactor.runs.slots import SlotPool
+from compactor.runs.supervisor import RunWatch
+
+PATIENCE = 60  # seconds
+SEARCHES: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet")),) for number in range(4)]
+BAD = SEARCHES[1]
+DAMAGED = GiveUpError("a page is damaged", reason=Reason.CORRUPT_PAGE)
+DIED = RuntimeError("Python worker exited unexpectedly")
+NO_MEMORY = RetryError("malloc failed", reason=Reason.OUT_OF_MEMORY)
+
+
+def found(files: Any) -> FoundRows:
+    return FoundRows({files[0].entry.path: b""}, {}, 1, 1, 1, 1)
+
+
+class Failing:
+    """Searches `BAD` without success so many times."""
+
+    def __init__(self, error: Exception, times: int = 9) -> None:
+        self.error, self.left = error, times
+        self.searched: list[Any] = []
+
+    def __call__(self, files: Any) -> FoundRows | Refusal | FirnlineError:
+        self.searched.append(files)
+        if files is not BAD or not self.left:
+            return found(files)
+        self.left -= 1
+        if isinstance(self.error, FirnlineError):
+            return self.error
+        raise self.error
+
+
+def searching(search: Callable[..., Any], slots: SlotPool | None = None) -> KeySearches:
+    return KeySearches(search, "lake.db.t", slots or SlotPool(2), threading.Event(), lambda: None)
+
+
+@pytest.mark.parametrize("error", [DIED, NO_MEMORY])
+def test_a_search_that_another_attempt_may_help_is_tried_once_more(error: Exception) -> None:
+    search = Failing(error, times=1)
+    assert list(searching(search).outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
+    assert len(search.searched) == len(SEARCHES) + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "attempts"),
+    [
+        (DAMAGED, "corrupt_page", 1), (DIED, "unexpected", 2), (NO_MEMORY, "out_of_memory", 2),
+    ],
+)  # fmt: skip
+def test_a_search_that_fails_costs_no_other(error: Exception, reason: str, attempts: int) -> None:
+    search = Failing(error)
+    first, bad, *others = searching(search).outcomes(SEARCHES)
+    assert [first, *others] == [found(files) for files in SEARCHES if files is not BAD]
+    assert isinstance(bad, GiveUpError)
+    assert bad.reason == reason
+    assert str(error) in str(bad)
+    assert search.searched.count(BAD) == attempts
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(RetryError("503"), "unavailable"), (Py4JNetworkError("Answer from Java side is empty"), "spark_lost")],
+)
+def test_what_concerns_all_searches_ends_them_at_once(error: Exception, reason: str) -> None:
+    search, slots = Failing(error), SlotPool(1)
+    with pytest.raises(RetryError) as raised:
+        list(searching(search, slots).outcomes([BAD] * 5))
+    assert raised.value.reason == reason
+    assert search.searched == [BAD]
+    assert slots.book.in_use == len(slots.book.waiting) == 0
+
+
+def test_searches_that_are_stopped_end() -> None:
+    jobs = searching(lambda _files: jobs.stopped.set() or found(SEARCHES[0]), SlotPool(1))  # type: ignore[func-returns-value]
+    with pytest.raises(StoppedError):
+        list(jobs.outcomes(SEARCHES))
+
+
+def test_searches_follow_a_cluster_that_grows() -> None:
+    """A cluster may have no executor when the conversion starts."""
+    slots, together = SlotPool(1), threading.Barrier(len(SEARCHES), timeout=PATIENCE)
+
+    def search(files: Any) -> FoundRows:
+        slots.resize(len(SEARCHES))
+        together.wait()
+        return found(files)
+
+    assert list(searching(search, slots).outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
+
+
+def converting(monkeypatch: pytest.MonkeyPatch, search: Callable[..., Any]) -> Converting:
+    tools: Any = SimpleNamespace(slots=SlotPool(2), lifelines=Lifelines())
+    table: Any = SimpleNamespace(name="lake.db.t")
+    monkeypatch.setattr(Converting, "_search", lambda _self, files: search(files))
+    return Converting(tools, table, cast("Any", SimpleNamespace(searches=SEARCHES)), "run")
+
+
+@pytest.mark.parametrize("error", [DAMAGED, DIED, NO_MEMORY])
+def test_the_files_of_a_search_that_failed_are_refused_and_what_the_others_found_is_kept(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    made = converting(monkeypatch, Failing(error))
+    kept = made._searched(RunWatch())
+    assert set(kept.by_value) == {files[0].entry.path for files in SEARCHES if files is not BAD}
+    assert kept.refused == [BAD]
+    assert str(error) in kept.why
+    assert [each.paths for each in made.refused] == [{BAD[0].entry.path}]
+
+
+def test_a_conversion_without_any_search_that_succeeded_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Refusal(Reason.NO_FIELD_IDS, "no field ids")
+    made = converting(monkeypatch, lambda files: DAMAGED if files is BAD else refusal)
+    with pytest.raises(GiveUpError, match="a page is damaged"):
+        made._searched(RunWatch())
+    assert len(made.refused) == len(SEARCHES)
