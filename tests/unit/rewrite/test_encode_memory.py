@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.reasons import Refusal
+from compactor.rewrite.deletes import key_search
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, deletes_memory
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.encode import encode as encode_module
 from compactor.rewrite.encode.encode import encode
-from compactor.rewrite.encode.memory import (
+from compactor.rewrite.encode.writer import EncodedFile
+from compactor.rewrite.reading.memory import (
     LEAST_BYTES,
     LINE_SECONDS,
     LONGEST_SECONDS,
@@ -28,12 +35,13 @@ from compactor.rewrite.encode.memory import (
     free_memory,
     granted,
 )
-from tests.unit.rewrite.encode_support import IDS, column, encode_task, write
+from compactor.storage.local_store import LocalByteStore
+from tests.unit.rewrite.encode_support import IDS, column, deletes, encode_task, ids_file, write
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from compactor.rewrite.encode.memory import HostMemory
+from compactor.rewrite.reading.memory import HostMemory
 with HostMemory(Path(sys.argv[1]), lambda: int(sys.argv[2])).reserved(int(sys.argv[3])) as found:
     print(found, flush=True)
     time.sleep(600)
@@ -230,3 +238,56 @@ def test_an_encode_that_does_not_fit_writes_smaller_row_groups(tmp_path: Path) -
         assert result.row_groups == groups[name]
     assert groups["much"] == 1
     assert groups["little"] >= 2
+
+
+class Seen(LocalByteStore):
+    """Local files: what is read of them, and when memory is reserved, in order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def read(self, location: str, offset: int, length: int) -> bytes:
+        self.order.append(Path(location).name)
+        return super().read(location, offset, length)
+
+    def free(self) -> int:
+        self.order.append("memory")
+        return 2**40
+
+
+def with_deletes(folder: Path) -> EncodeInput:
+    source, keys = ids_file(folder / "in.parquet", 0, 100), ids_file(folder / "keys.parquet", 10, 5)
+    return replace(
+        source,
+        position_deletes=(deletes(folder / "positions.parquet", [(source.location, 3)]),),
+        equality_deletes=(EqualityDelete(keys.location, keys.size, 1, (1,)),),
+    )
+
+
+def test_memory_is_reserved_before_deletes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, seen = with_deletes(tmp_path), Seen()
+    host = HostMemory(tmp_path / "host", seen.free)
+    for module in (encode_module, key_search):
+        monkeypatch.setattr(module, "byte_store_for", lambda *_: seen)
+    written = encode(encode_task(tmp_path, IDS, [source]), host)
+    assert isinstance(written, EncodedFile)
+    assert (written.rows, written.rows_deleted) == (94, 6)
+    deletes_read = {"keys.parquet", "positions.parquet"}
+    assert deletes_read <= set(seen.order)
+    assert deletes_read.isdisjoint(seen.order[: seen.order.index("memory")])
+    seen.order.clear()
+    found = search(KeySearch((source,), IDS.model_dump_json()), host)
+    assert isinstance(found, FoundRows)
+    assert deletes_read <= set(seen.order)
+    assert seen.order[0] == "memory"
+
+
+def test_deletes_count_once_with_eight_times_their_bytes_and_positions_with_eight_bytes_at_most() -> None:
+    keys = EqualityDelete("keys", 1000, 2, (1,))
+    plain = EncodeInput("a", 10**9, 10**6, equality_deletes=(keys,))
+    assert deletes_memory([plain, replace(plain, location="b")]) == 8 * 1000
+    shared = DeleteFile("positions", 10**6)
+    named = [EncodeInput(name, 10**9, 3000, position_deletes=(shared,)) for name in "ab"]
+    assert deletes_memory(named) == 8 * 2 * 3000
+    assert deletes_memory([replace(named[0], records=10**9), *named[1:]]) == 8 * 10**6
+    assert deletes_memory([replace(plain, equality_deletes=())]) == 0

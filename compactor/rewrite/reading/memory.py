@@ -1,9 +1,10 @@
-"""Memory of one host, reserved before use, by all encodes that run on it in processes of their own.
+"""Memory of one host, reserved before use, by all encodes and searches that run on it in processes of their own.
 
-An encode holds one row group in memory. Before it begins, it writes down how much it may take; what others have written
-down and not taken yet is not free. If too little is free, it waits in a line until others end. If no other runs, or
-after too long a wait, it writes smaller row groups. `granted` decides, pure; `HostMemory` reads the host and keeps the
-reservations and the line: a locked file each, so that a process that is killed gives its reservation or place back.
+An encode holds one row group and the deletes of its inputs in memory, a search for deleted rows these deletes. Before
+it begins, it writes down how much it may take; what others have written down and not taken yet is not free. If too
+little is free, it waits in a line until others end. If no other runs, or after too long a wait, it makes do with less:
+an encode writes smaller row groups. `granted` decides, pure; `HostMemory` reads the host and keeps the reservations and
+the line: a locked file each, so that a process that is killed gives its reservation or place back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+UNPACKED_RATIO: Final = 8  # most memory of rows by their compressed bytes; text compresses well
 MIB = 1024 * 1024
 LOOK_SECONDS = 0.5
 SHARE_KEPT = 10  # one part in this many of the free memory stays free: sizes are estimates
