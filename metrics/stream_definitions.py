@@ -83,8 +83,8 @@ STREAM_ENDS = counter(
     "Times that a query of the stream ended and was started again, by cause.",
     "`kafka_unavailable`, `no_topic`, `not_allowed`: Kafka. `no_space`: the volume of state.checkpoint. `unavailable`: "
     "a catalog. `topic_recreated`: the new topic is read from its beginning. `batch_unreadable`: a record cannot be "
-    "read; after the fourth end its batch is skipped. `unexpected`: see the log; the checkpoint is set aside if it "
-    "ends again.",
+    "read; after the fourth end its batch is skipped. `spark_lost`: Spark has stopped, and firnline ends too. "
+    "`unexpected`: see the log; the checkpoint is set aside if it ends again.",
     labels=("query", "cause"),
 )
 EVENTS_LOST = counter(

@@ -5,8 +5,12 @@ Executors send back columns without statistics. The driver caches them like colu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyiceberg.io import FileIO
@@ -18,43 +22,61 @@ from compactor.manifests.disk import packed, unpacked
 from compactor.manifests.reads import Decoded, Wanted, batches, read_here
 from compactor.reasons import Reason
 
+JOBS_PER_CORE: Final = 2
+"""Spark always has a task that waits: no core is idle, and a cluster that grows with its tasks does."""
+MOST_JOBS: Final = 16
+"""The driver holds so many batches at most that its caches do not have yet."""
+SCHEDULER_POOL: Final = "rewrite"
+"""That of rewrites: the batches of the stream go first."""
+
 
 @dataclass(frozen=True)
 class ReadOnExecutors:
-    """A `Reader` that starts a Spark job to read at least `from_bytes`; smaller reads run in this process."""
+    """A `Reader` that starts Spark jobs to read at least `from_bytes`; smaller reads run in this process."""
 
     session: SparkSession
     from_bytes: int
 
     def __call__(self, io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
-        """One Spark task per batch. Batches arrive one after the other, so that the driver never holds all twice.
+        """One Spark job of one task per batch. The next is started when a batch is taken: the driver never holds all.
 
         Raises:
-            RetryError: a manifest cannot be read, or the job failed.
+            RetryError: a manifest cannot be read, or a job failed.
         """
         if not wanted or sum(each.manifest.manifest_length for each in wanted) < self.from_bytes:
             yield from read_here(io, wanted)
             return
-        made = list(batches(wanted))
-        context = self.session.sparkContext
-        context.setJobGroup("firnline-manifests", f"decode {len(wanted)} manifests")
-        results = context.parallelize(list(enumerate(made)), len(made)).map(
-            lambda numbered: (numbered[0], *_worked(io, numbered[1]))
-        )
+        waiting = deque(batches(wanted))
+        at_once = min(len(waiting), MOST_JOBS, JOBS_PER_CORE * self.session.sparkContext.defaultParallelism)
+        jobs: set[Future[Decoded]] = set()
+        threads = ThreadPoolExecutor(at_once, "manifest-job")
         try:
-            for number, unusual, rows, error in results.toLocalIterator(prefetchPartitions=True):
-                if error is not None:
-                    raise RetryError(error, reason=Reason.MANIFEST_UNREADABLE)
-                batch = made[number]
-                entries = [
-                    unpacked(content, each.layout, each.manifest.manifest_path)
-                    for content, each in zip(rows, batch, strict=True)
-                ]
-                yield Decoded(batch, entries, unusual)
+            while waiting or jobs:
+                while waiting and len(jobs) < at_once:
+                    jobs.add(threads.submit(self._decoded, io, waiting.popleft()))
+                job = wait(jobs, return_when=FIRST_COMPLETED).done.pop()
+                jobs.remove(job)
+                yield job.result()
         except (PySparkException, Py4JError) as error:
             raise RetryError(
                 f"manifests could not be decoded by executors: {error}", reason=Reason.MANIFEST_JOB
             ) from error
+        finally:
+            jobs.clear()  # else the traceback of a failed read keeps the other results alive
+            threads.shutdown(wait=False, cancel_futures=True)  # a job that runs ends by itself, soon
+
+    def _decoded(self, io: FileIO, batch: Sequence[Wanted]) -> Decoded:
+        context = self.session.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", SCHEDULER_POOL)
+        context.setJobGroup("firnline-manifests", f"decode {len(batch)} manifests")
+        ((unusual, rows, error),) = context.parallelize([batch], 1).map(partial(_worked, io)).collect()
+        if error is not None:
+            raise RetryError(error, reason=Reason.MANIFEST_UNREADABLE)
+        entries = [
+            unpacked(content, each.layout, each.manifest.manifest_path)
+            for content, each in zip(rows, batch, strict=True)
+        ]
+        return Decoded(batch, entries, unusual)
 
 
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:

@@ -160,7 +160,7 @@ class Service:
         """Watch over the parts until `stop` is set, or until the service is drained.
 
         Raises:
-            FirnlineError: Spark's JVM has ended, or another service has taken over: only a new process can go on.
+            FirnlineError: Spark or its JVM has ended, or another service has taken over: only a new process can go on.
         """
         state, saved_at = self._state, self._state.ticks()
         while not stop.wait(1.0):
@@ -175,7 +175,7 @@ class Service:
             if state.ledger is not None:
                 state.ledger.check()
             if state.streams is not None:
-                with jvm_needed():
+                with spark_needed(state.streams.session):
                     state.streams.check()
                     state.events_read = EVENTS_QUERY not in state.streams.troubles
             if state.sweep is not None:
@@ -420,13 +420,22 @@ class Service:
 
 
 @contextmanager
-def jvm_needed() -> Iterator[None]:
-    """Raise the loss of Spark's JVM as an error that says so. Other errors of Java pass.
+def spark_needed(session: SparkSession) -> Iterator[None]:
+    """Raise the end of Spark, or of its JVM, as an error that says so. Other errors of Java pass.
+
+    A cluster that ends the application stops Spark, and the JVM goes on: each call then fails, and queries with it.
 
     Raises:
-        FirnlineError: the JVM does not answer any more.
+        FirnlineError: Spark has stopped, or the JVM does not answer any more.
     """
     try:
+        if session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - PySpark has no public way to ask
+            raise FirnlineError(
+                "Spark has stopped: its cluster has ended the application, e.g. because the master removed it, or "
+                "because YARN's application master ended. The logs of the cluster's master and of the executors say "
+                "why. firnline ends too; start it again, it resumes where it was",
+                reason=Reason.SPARK_LOST,
+            )
         yield
     except (Py4JNetworkError, ConnectionError) as error:
         raise FirnlineError(

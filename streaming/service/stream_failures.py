@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
+from compactor.spark.java_table import SHUT_DOWN
 from streaming.ledger.batch_rows import BatchUnreadableError
 
 MOST_SHOWN: Final = 500
@@ -24,6 +25,7 @@ UNREAD_ENDS: Final = 4
 class Cause(StrEnum):
     """Cause of the end of a query; a metric label."""
 
+    SPARK = "spark_lost"
     BROKER = "kafka_unavailable"
     TOPIC = "no_topic"
     DENIED = "not_allowed"
@@ -45,6 +47,7 @@ class Cause(StrEnum):
 
 
 _REMEDIES: Final = {
+    Cause.SPARK: "Spark has stopped; firnline ends too, and must be started again",
     Cause.BROKER: "check that the brokers of kafka.bootstrap_servers run and can be reached",
     Cause.TOPIC: "a topic is missing: create it again, or restart firnline, which creates its own topics",
     Cause.DENIED: "the broker refuses this principal: check kafka.options and the ACLs of the topics",
@@ -90,6 +93,8 @@ _SIGNS: Final = (
 
 def cause_of(exceptions: str) -> Cause:
     """The cause, from the classes and messages of a Java exception and of its causes."""
+    if any(sign in exceptions for sign in SHUT_DOWN):
+        return Cause.SPARK
     unread = _UNREAD in exceptions
     if _IN_BATCH in exceptions and not unread:
         return Cause.HANDLER

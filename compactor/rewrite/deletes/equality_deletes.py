@@ -28,11 +28,14 @@ from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_ranges import Values
 from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions
 from compactor.rewrite.reading.files import FileReader, tables
+from compactor.rewrite.reading.memory import UNPACKED_RATIO
 from compactor.rewrite.reading.schema import refused, written_schema
 from compactor.storage.byte_store import ByteStore
 
 LOOKUP_ROWS: Final = 1024 * 1024
 """Rows of data files per look-up. Each look-up costs a pass over the deletes."""
+
+_POSITION_BYTES: Final = 8
 
 _REPLACEMENT: Final = "\ufffd"  # Java decodes bytes that are not UTF-8 to this
 
@@ -88,6 +91,18 @@ class EncodeInput:
                 f"{self.location} holds {found} rows, but its manifest entry says {self.records}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
+
+
+def deletes_memory(inputs: Sequence[EncodeInput]) -> int:
+    """Bytes of memory that the deletes of these files take, estimated before any is read.
+
+    Of a position delete file, or a file of vectors, only the positions of these files are kept.
+    """
+    by_value = {delete for each in inputs for delete in each.equality_deletes}
+    by_position = {delete for each in inputs for delete in each.position_deletes}
+    rows = sum(each.records for each in inputs if each.position_deletes)
+    positions = min(UNPACKED_RATIO * sum(each.size for each in by_position), _POSITION_BYTES * rows)
+    return UNPACKED_RATIO * sum(each.size for each in by_value) + positions
 
 
 def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:

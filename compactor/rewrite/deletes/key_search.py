@@ -24,6 +24,7 @@ from compactor.rewrite.deletes.equality_deletes import (
     EqualityDeletes,
     check_same_deletes,
     compared_schema,
+    deletes_memory,
     equality_refusal,
 )
 from compactor.rewrite.deletes.key_ranges import matching_row_groups
@@ -32,6 +33,7 @@ from compactor.rewrite.deletes.row_maps import packed
 from compactor.rewrite.parquet.bloom_filter import BloomFilter
 from compactor.rewrite.parquet.footer import bloom_filter_range
 from compactor.rewrite.reading.files import FilePlan, FileReader, tables
+from compactor.rewrite.reading.memory import HostMemory, this_host
 from compactor.rewrite.reading.projection import Projection
 from compactor.rewrite.reading.schema import RefusedError, written_schema
 from compactor.storage.byte_store import ByteStore, OutputFile
@@ -120,8 +122,8 @@ def search_refusal(task: KeySearch) -> Refusal | None:
     return equality_refusal(Schema.model_validate_json(task.schema_json), by_value) or delete_refusal(by_position)
 
 
-def search(task: KeySearch) -> FoundRows | Refusal:
-    """Find the rows.
+def search(task: KeySearch, host: HostMemory | None = None) -> FoundRows | Refusal:
+    """Find the rows. Waits until `host` (by default this one) has the memory for the deletes.
 
     Raises:
         GiveUpError: a data file or delete file is damaged, or contradicts its manifest entry.
@@ -132,7 +134,8 @@ def search(task: KeySearch) -> FoundRows | Refusal:
         return refusal
     store = byte_store_for(task.inputs[0].location, dict(task.storage), task.vended)
     try:
-        return _Search(task, store).run()
+        with (host or this_host()).reserved(deletes_memory(task.inputs)):
+            return _Search(task, store).run()
     except RefusedError as error:
         return error.refusal
 

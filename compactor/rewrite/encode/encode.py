@@ -27,6 +27,7 @@ from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
     EqualityDeletes,
     compared_schema,
+    deletes_memory,
     equality_refusal,
     positions_by_equality,
 )
@@ -38,7 +39,6 @@ from compactor.rewrite.deletes.position_deletes import (
     kept_rows,
 )
 from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
-from compactor.rewrite.encode.memory import HostMemory, this_host
 from compactor.rewrite.encode.options import (
     BROTLI,
     CODEC_KEY,
@@ -53,6 +53,7 @@ from compactor.rewrite.encode.written_metrics import metrics_modes
 from compactor.rewrite.parquet.footer import footer_in
 from compactor.rewrite.parquet.thrift import Struct
 from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
+from compactor.rewrite.reading.memory import LEAST_BYTES, HostMemory, this_host
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
 from compactor.storage.byte_store import ByteStore
 from compactor.storage.opening import byte_store_for
@@ -127,7 +128,7 @@ def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Re
         return refusal
     store = byte_store_for(task.output, dict(task.storage), task.vended)
     try:
-        return _Encoding(task, store, _deleted(task, store)).run(host or this_host())
+        return _Encoding(task, store).run(host or this_host())
     except RefusedError as error:
         return error.refusal
 
@@ -189,10 +190,10 @@ def _schema(task: EncodeTask) -> Schema:
 class _Encoding:
     """One output task while it is encoded."""
 
-    def __init__(self, task: EncodeTask, store: ByteStore, deleted: _Deleted) -> None:
+    def __init__(self, task: EncodeTask, store: ByteStore) -> None:
         self._task = task
         self._store = store
-        self._deleted = deleted
+        self._deleted = _Deleted({}, {})
         self._written = _written(task)
         self._reader = FileReader(store, self._written, dict(task.partition_constants), _mapping(task))
         self._rows_read = 0
@@ -201,9 +202,13 @@ class _Encoding:
     def run(self, host: HostMemory) -> EncodedFile:
         properties = self._properties()
         options = writer_options(self._written, properties, sum(each.records for each in self._task.inputs))
-        wanted = most_memory(options, sum(each.size for each in self._task.inputs))
+        deletes = deletes_memory(self._task.inputs)
+        wanted = deletes + most_memory(options, sum(each.size for each in self._task.inputs))
         with host.reserved(wanted) as reserved:
-            return self._run(options if reserved >= wanted else row_groups_within(options, reserved), properties)
+            self._deleted = _deleted(self._task, self._store)
+            if reserved < wanted:
+                options = row_groups_within(options, max(LEAST_BYTES, reserved - deletes))
+            return self._run(options, properties)
 
     def _run(self, options: WriterOptions, properties: dict[str, str]) -> EncodedFile:
         modes = metrics_modes(_schema(self._task), self._written.leaves, properties, self._task.sorted_field_ids)

@@ -17,6 +17,7 @@ from compactor.rewrite.encode.doubts import Doubt, doubts_of, without_doubtful
 from compactor.rewrite.encode.options import WriterOptions
 from compactor.rewrite.encode.written_metrics import MetricsMode, WrittenMetrics
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
+from compactor.rewrite.reading.memory import UNPACKED_RATIO
 from compactor.rewrite.reading.schema import WrittenSchema
 from compactor.storage.byte_store import OutputFile
 
@@ -24,7 +25,6 @@ SINK_BUFFER_BYTES: Final = 1024 * 1024
 IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many times the target in memory
 PEAK_RATIO: Final = IN_MEMORY_RATIO + 1  # most memory of an encode by the target: rows, and the pages written from them
 LEAST_ROW_GROUP_BYTES: Final = 1024 * 1024
-UNPACKED_RATIO: Final = 8  # most memory of rows by their compressed bytes; text compresses well
 MOST_ROWS: Final = 64 * 1024 * 1024  # Arrow splits a larger row group, whose parts would need doubts of their own
 TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +18,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.reasons import Refusal
+from compactor.rewrite.deletes import key_search
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, deletes_memory
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.encode import encode as encode_module
 from compactor.rewrite.encode.encode import encode
-from compactor.rewrite.encode.memory import LEAST_BYTES, MIB, HostMemory, Reservation, free_memory, granted
-from tests.unit.rewrite.encode_support import IDS, column, encode_task, write
+from compactor.rewrite.encode.writer import EncodedFile
+from compactor.rewrite.reading.memory import (
+    LEAST_BYTES,
+    LINE_SECONDS,
+    LONGEST_SECONDS,
+    MIB,
+    HostMemory,
+    Reservation,
+    free_memory,
+    granted,
+)
+from compactor.storage.local_store import LocalByteStore
+from tests.unit.rewrite.encode_support import IDS, column, deletes, encode_task, ids_file, write
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from compactor.rewrite.encode.memory import HostMemory
+from compactor.rewrite.reading.memory import HostMemory
 with HostMemory(Path(sys.argv[1]), lambda: int(sys.argv[2])).reserved(int(sys.argv[3])) as found:
     print(found, flush=True)
     time.sleep(600)
@@ -48,6 +66,50 @@ def test_an_encode_takes_what_is_free_and_not_promised_waits_for_others_or_makes
     else:
         assert not held
         assert min(wanted, LEAST_BYTES) <= found < wanted
+
+
+LARGE, SMALL = 2048 * MIB, [Reservation(64 * MIB, 0)]
+ROOM = 1536 * MIB - 1536 * MIB // 10 - 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("wanted", "waited", "expected"),
+    [
+        (LARGE, 0.0, None),
+        (LARGE, LINE_SECONDS - 1, None),
+        (LARGE, LINE_SECONDS, ROOM),
+        (2 * LARGE, LINE_SECONDS, None),
+        (2 * LARGE, LONGEST_SECONDS, ROOM),
+        (MIB, LONGEST_SECONDS, MIB),
+    ],
+)
+def test_after_a_minute_half_of_what_is_wanted_will_do_and_after_ten_minutes_what_there_is(
+    wanted: int, waited: float, expected: int | None
+) -> None:
+    assert granted(wanted, 1536 * MIB, SMALL, waited) == expected
+
+
+@given(sizes, sizes, others, st.floats(LONGEST_SECONDS, 1e6))
+def test_nothing_waits_for_ever(wanted: int, free: int, held: list[Reservation], waited: float) -> None:
+    found = granted(wanted, free, held, waited, [LINE_SECONDS])
+    assert found is not None
+    assert min(wanted, LEAST_BYTES) <= found <= wanted
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"),
+    [
+        ([], MIB),
+        ([LINE_SECONDS - 1], MIB),
+        ([LINE_SECONDS], None),
+        ([LONGEST_SECONDS + 1], MIB),
+        ([LONGEST_SECONDS + 1, LINE_SECONDS, 0.0], None),
+    ],
+    ids=["nobody", "not for long", "for long", "one that hangs", "one that hangs and others"],
+)
+def test_what_fits_begins_before_one_that_waits_for_a_minute_at_most(ahead: list[float], expected: int | None) -> None:
+    assert granted(MIB, FREE, SMALL, 0.0, ahead) == expected
+    assert granted(MIB, FREE, [], 0.0, ahead) == expected
 
 
 def test_the_free_memory_is_that_of_the_host_or_of_the_container_if_that_is_less(tmp_path: Path) -> None:
@@ -104,6 +166,52 @@ def test_an_encode_waits_for_another_process_and_a_killed_one_gives_its_memory_b
         assert len([path for path in tmp_path.iterdir() if path.name != ".lock"]) == 1
 
 
+def test_later_ones_wait_behind_one_that_has_waited_for_a_minute(tmp_path: Path) -> None:
+    now, order = [1000.0], list[str]()
+    host = HostMemory(tmp_path, lambda: FREE, lambda: now[0], lambda _seconds: threading.Event().wait(0.01))
+
+    def reserve(name: str, wanted: int) -> threading.Thread:
+        def work() -> None:
+            with host.reserved(wanted):
+                order.append(name)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    with host.reserved(400 * MIB):
+        large = reserve("large", 1200 * MIB)
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 3)  # with the lock's file
+        reserve("at once", 100 * MIB).join(60)
+        now[0] += LINE_SECONDS
+        later = reserve("later", 100 * MIB)
+        later.join(0.5)
+        assert order == ["at once"]
+    large.join(60)
+    later.join(60)
+    assert order == ["at once", "large", "later"]
+
+
+def test_one_that_has_waited_too_long_takes_what_there_is(tmp_path: Path) -> None:
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    host = HostMemory(tmp_path, lambda: FREE, lambda: now[0], sleep)
+    with host.reserved(800 * MIB), host.reserved(1000 * MIB) as found:
+        assert LEAST_BYTES <= found < 500 * MIB
+    assert LONGEST_SECONDS <= now[0] - 1000.0 < LONGEST_SECONDS + 2
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if done():
+            return
+        time.sleep(0.01)
+    raise AssertionError
+
+
 def test_where_memory_is_unknown_or_cannot_be_reserved_an_encode_goes_on(tmp_path: Path) -> None:
     with HostMemory(tmp_path / "one", lambda: None).reserved(5) as found:
         assert found == 5
@@ -130,3 +238,56 @@ def test_an_encode_that_does_not_fit_writes_smaller_row_groups(tmp_path: Path) -
         assert result.row_groups == groups[name]
     assert groups["much"] == 1
     assert groups["little"] >= 2
+
+
+class Seen(LocalByteStore):
+    """Local files: what is read of them, and when memory is reserved, in order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def read(self, location: str, offset: int, length: int) -> bytes:
+        self.order.append(Path(location).name)
+        return super().read(location, offset, length)
+
+    def free(self) -> int:
+        self.order.append("memory")
+        return 2**40
+
+
+def with_deletes(folder: Path) -> EncodeInput:
+    source, keys = ids_file(folder / "in.parquet", 0, 100), ids_file(folder / "keys.parquet", 10, 5)
+    return replace(
+        source,
+        position_deletes=(deletes(folder / "positions.parquet", [(source.location, 3)]),),
+        equality_deletes=(EqualityDelete(keys.location, keys.size, 1, (1,)),),
+    )
+
+
+def test_memory_is_reserved_before_deletes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, seen = with_deletes(tmp_path), Seen()
+    host = HostMemory(tmp_path / "host", seen.free)
+    for module in (encode_module, key_search):
+        monkeypatch.setattr(module, "byte_store_for", lambda *_: seen)
+    written = encode(encode_task(tmp_path, IDS, [source]), host)
+    assert isinstance(written, EncodedFile)
+    assert (written.rows, written.rows_deleted) == (94, 6)
+    deletes_read = {"keys.parquet", "positions.parquet"}
+    assert deletes_read <= set(seen.order)
+    assert deletes_read.isdisjoint(seen.order[: seen.order.index("memory")])
+    seen.order.clear()
+    found = search(KeySearch((source,), IDS.model_dump_json()), host)
+    assert isinstance(found, FoundRows)
+    assert deletes_read <= set(seen.order)
+    assert seen.order[0] == "memory"
+
+
+def test_deletes_count_once_with_eight_times_their_bytes_and_positions_with_eight_bytes_at_most() -> None:
+    keys = EqualityDelete("keys", 1000, 2, (1,))
+    plain = EncodeInput("a", 10**9, 10**6, equality_deletes=(keys,))
+    assert deletes_memory([plain, replace(plain, location="b")]) == 8 * 1000
+    shared = DeleteFile("positions", 10**6)
+    named = [EncodeInput(name, 10**9, 3000, position_deletes=(shared,)) for name in "ab"]
+    assert deletes_memory(named) == 8 * 2 * 3000
+    assert deletes_memory([replace(named[0], records=10**9), *named[1:]]) == 8 * 10**6
+    assert deletes_memory([replace(plain, equality_deletes=())]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,7 @@ from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from compactor.rewrite.tasks import input_metrics
-from compactor.rewrite.tasks.input_metrics import InputMetrics, TaskId
+from compactor.rewrite.tasks.input_metrics import PAUSES, InputMetrics, TaskId
 from compactor.rewrite.tasks.output_task import TaskInput
 from compactor.rewrite.tasks.task_input import build_task_input
 from compactor.settings.policy import PolicyValues
@@ -35,6 +36,19 @@ class Reader:
 
     def __call__(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         self.reads[manifest.manifest_path] += 1
+        return read_entries(io, manifest)
+
+
+class Silent:
+    """A store that does not answer the first reads."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    def __call__(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise RetryError("no answer", reason=Reason.MANIFEST_UNREADABLE)
         return read_entries(io, manifest)
 
 
@@ -69,9 +83,22 @@ class Stage:
     def taken(self, task: TaskId) -> ColumnMetrics:
         return self.metrics.take(task, self.paths(task))
 
+    def with_silent_store(self, failures: int) -> list[float]:
+        """The seconds that are waited for it are in the list."""
+        slept: list[float] = []
+        self.metrics = InputMetrics(self.plan, Silent(failures))
+        self.metrics._sleep = slept.append
+        return slept
+
     @property
     def reads(self) -> list[int]:
         return sorted(self.reader.reads.values())
+
+
+def wait_for_passes() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("column-metrics"):
+            thread.join(60)
 
 
 @pytest.mark.parametrize("smallest", [10, 1])
@@ -126,7 +153,7 @@ def test_inputs_that_are_decoded_in_any_case_are_not_read(tmp_path: Path) -> Non
 def test_metrics_of_finished_tasks_leave_memory(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.start(*TASKS)
-    held = stage.metrics._passes[TASKS[0]].result()
+    held = stage.metrics._passes[TASKS[0]].found.result()
     assert sorted(held) == sorted(path for task in TASKS for path in stage.paths(task))
     stage.taken(TASKS[0])
     stage.metrics.forget(TASKS[0])
@@ -136,12 +163,31 @@ def test_metrics_of_finished_tasks_leave_memory(tmp_path: Path) -> None:
 
 def test_a_manifest_that_cannot_be_read_fails_the_tasks_that_need_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-
-    def unreadable(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-        raise RetryError("no answer", reason=Reason.MANIFEST_UNREADABLE)
-
-    metrics = InputMetrics(stage.plan, unreadable)
-    metrics.start({task: stage.input_of(task) for task in TASKS}, (), stage.input_of)
+    slept = stage.with_silent_store(failures=99)
+    stage.start(*TASKS)
     with pytest.raises(RetryError, match="no answer"):
-        metrics.take(TASKS[0], stage.paths(TASKS[0]))
-    metrics.forget(TASKS[0])
+        stage.taken(TASKS[0])
+    stage.metrics.forget(TASKS[0])
+    assert slept == list(PAUSES)
+
+
+def test_a_read_that_fails_once_costs_no_finished_output(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    slept = stage.with_silent_store(failures=1)
+    stage.start(*TASKS)
+    wait_for_passes()
+    stage.metrics.forget(TASKS[1])  # its inputs are not read again
+    assert [stage.taken(task).record_count for task in (TASKS[0], TASKS[2])] == [4 * ROWS] * 2
+    assert slept == [PAUSES[0]]
+    held = stage.metrics._passes[TASKS[0]].found.result()
+    assert sorted(held) == sorted(stage.paths(TASKS[0]) + stage.paths(TASKS[2]))
+
+
+def test_the_job_after_a_failed_pass_starts_another(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    slept = stage.with_silent_store(failures=1)
+    stage.start(TASKS[0])
+    wait_for_passes()
+    stage.start(TASKS[1])
+    assert [stage.taken(task).record_count for task in TASKS] == [4 * ROWS] * 3
+    assert slept == []

@@ -80,6 +80,9 @@ NO_CATALOG = not_handled("compactor.errors.RetryError: catalog lake does not ans
         (not_read(JOB + "java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in"), Cause.BROKER),
         (not_read(JOB + "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized"), Cause.DENIED),
         (not_read(JOB + "java.io.IOException: No space left on device"), Cause.DISK),
+        ("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext", Cause.SPARK),
+        ("org.apache.spark.SparkException: Job 7 cancelled because SparkContext was shut down", Cause.SPARK),
+        (not_read("SparkException: Job 7 cancelled because SparkContext was shut down"), Cause.SPARK),
         ("java.lang.IllegalStateException: Incomplete log file", Cause.OTHER),
         ("", Cause.OTHER),
     ],
@@ -115,6 +118,11 @@ def test_the_line_that_is_shown_names_what_failed(error: str, line: str) -> None
 def test_an_outside_cause_never_costs_the_checkpoint() -> None:
     outside = [cause for cause in Cause if cause.outside]
     assert set(after(*outside * 8)) == {Checkpoint.KEEP}
+
+
+def test_the_end_of_spark_never_costs_the_checkpoint() -> None:
+    ended = cause_of("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext")
+    assert after(*[ended] * 4) == [Checkpoint.KEEP] * 4
 
 
 def test_the_second_unexplained_end_sets_the_checkpoint_aside_and_later_ones_skip_events() -> None:

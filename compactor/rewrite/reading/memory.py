@@ -1,9 +1,10 @@
-"""Memory of one host, reserved before use, by all encodes that run on it in processes of their own.
+"""Memory of one host, reserved before use, by all encodes and searches that run on it in processes of their own.
 
-An encode holds one row group in memory. Before it begins, it writes down how much it may take; what others have written
-down and not taken yet is not free. If too little is free, it waits until another ends. If no other runs, it writes
-smaller row groups. `granted` decides, pure; `HostMemory` reads the host and keeps the reservations: a locked file each,
-so that a process that is killed gives its reservation back.
+An encode holds one row group and the deletes of its inputs in memory, a search for deleted rows these deletes. Before
+it begins, it writes down how much it may take; what others have written down and not taken yet is not free. If too
+little is free, it waits in a line until others end. If no other runs, or after too long a wait, it makes do with less:
+an encode writes smaller row groups. `granted` decides, pure; `HostMemory` reads the host and keeps the reservations and
+the line: a locked file each, so that a process that is killed gives its reservation or place back.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+UNPACKED_RATIO: Final = 8  # most memory of rows by their compressed bytes; text compresses well
 MIB = 1024 * 1024
 LOOK_SECONDS = 0.5
 SHARE_KEPT = 10  # one part in this many of the free memory stays free: sizes are estimates
 LEAST_BYTES = 64 * MIB
 """Reserved in any case. Below, an encode gains nothing by smaller row groups."""
+LINE_SECONDS = 60.0
+"""For so long, others that fit may begin before an encode that waits. Then none does, and half of what it wants will
+do: a large encode would wait for ever while small ones of other tables come and go."""
+LONGEST_SECONDS = 600.0
+"""After such a wait an encode takes what there is. Its run is stopped as one that hangs after three times as long."""
 LOCK = ".lock"
+WAITS = -1
+"""Instead of reserved bytes, in the file of an encode that waits; the time since when follows, in whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +49,22 @@ class Reservation:
         return max(0, self.bytes - self.taken)
 
 
-def granted(wanted: int, free: int, others: Sequence[Reservation]) -> int | None:
+def granted(
+    wanted: int, free: int, others: Sequence[Reservation], waited: float = 0.0, ahead: Sequence[float] = ()
+) -> int | None:
     """Bytes that an encode may take now; None: it waits until another has ended. All in bytes.
 
-    Alone it gets what there is, at least `LEAST_BYTES`: waiting would not help.
+    Alone it gets what there is, at least `LEAST_BYTES`: waiting would not help. `waited`: seconds so far. `ahead`: how
+    long each one has waited that came before it and still waits. One that waits for too long hangs: it has no place.
     """
     room = free - free // SHARE_KEPT - sum(each.open for each in others)
-    if wanted <= room:
-        return wanted
-    return None if others else max(min(wanted, LEAST_BYTES), room)
+    some = max(min(wanted, LEAST_BYTES), min(wanted, room))
+    if waited >= LONGEST_SECONDS:
+        return some
+    if any(LINE_SECONDS <= each < LONGEST_SECONDS for each in ahead):
+        return None
+    enough = wanted // 2 if waited >= LINE_SECONDS else wanted
+    return some if room >= enough or not others else None
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
@@ -94,10 +111,15 @@ def resident(pid: int) -> int:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The reservations of one host, a file each in `folder`. `free`: bytes that processes may still take, if known."""
+    """The reservations of one host, a file each in `folder`. `free`: bytes that processes may still take, if known.
+
+    `clock`: a steady clock in seconds that all processes of the host share. `sleep`: takes seconds.
+    """
 
     folder: Path
     free: Callable[[], int | None] = free_memory
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
 
     @contextmanager
     def reserved(self, wanted: int) -> Iterator[int]:
@@ -117,12 +139,22 @@ class HostMemory:
 
     def _reserve(self, wanted: int) -> tuple[int | None, int]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while (free := self.free()) is not None:
-            with self._alone():
-                bytes_granted = granted(wanted, free, self._others())
-                if bytes_granted is not None:
-                    return self._written(bytes_granted), bytes_granted
-            time.sleep(LOOK_SECONDS)
+        since, mine = int(self.clock()), self.folder / uuid.uuid4().hex
+        with ExitStack() as unless_granted:
+            file: int | None = None
+            while (free := self.free()) is not None:
+                with self._alone():
+                    if file is None:
+                        file = _locked(mine)
+                        unless_granted.callback(os.close, file)
+                        _write(file, f"{os.getpid()} {WAITS} {since}")
+                    now, (others, before) = self.clock(), self._others(since, mine)
+                    bytes_granted = granted(wanted, free, others, now - since, [now - each for each in before])
+                    if bytes_granted is not None:
+                        _write(file, f"{os.getpid()} {bytes_granted} {resident(os.getpid())}")
+                        unless_granted.pop_all()
+                        return file, bytes_granted
+                self.sleep(LOOK_SECONDS)
         return None, wanted
 
     @contextmanager
@@ -134,20 +166,29 @@ class HostMemory:
         finally:
             os.close(file)
 
-    def _written(self, wanted: int) -> int:
-        pid = os.getpid()
-        file = os.open(self.folder / uuid.uuid4().hex, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.write(file, f"{pid} {wanted} {resident(pid)}".encode())
-        return file
-
-    def _others(self) -> list[Reservation]:
-        found = []
+    def _others(self, since: int, mine: Path) -> tuple[list[Reservation], list[int]]:
+        """Reservations of others, and since when those wait that came before `mine`, which waits `since` then."""
+        found, before = [], []
         for path in self.folder.iterdir():
-            if path.name != LOCK and (text := _held(path)) is not None:
-                pid, reserved, before = (int(each) for each in text.split())
-                found.append(Reservation(reserved, resident(pid) - before))
-        return found
+            if path.name in {LOCK, mine.name} or (text := _held(path)) is None:
+                continue
+            pid, reserved, number = (int(each) for each in text.split())
+            if reserved != WAITS:
+                found.append(Reservation(reserved, resident(pid) - number))
+            elif (number, path.name) < (since, mine.name):
+                before.append(number)
+        return found, before
+
+
+def _locked(path: Path) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def _write(file: int, text: str) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, text.encode(), 0)
 
 
 def _held(path: Path) -> str | None:
