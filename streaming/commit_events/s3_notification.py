@@ -132,7 +132,7 @@ DECODER = JsonDecoder(
         (mark("Records"), mark("eventSource", "[a-z]+:s3")),
         (mark("Event", TEST_EVENT),),
         (mark("detail-type"), mark("source", re.escape(EVENTBRIDGE))),
-        (mark("TopicArn"), Mark(b"s3", re.compile(rb'[a-z]+:s3\\"|s3:TestEvent\\"'))),
+        (mark("TopicArn"), Mark(b"s3", re.compile(rb'"[a-z]+:s3\\"|s3:TestEvent\\"'))),
     ),
     _read,
 )
