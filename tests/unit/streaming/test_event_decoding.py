@@ -287,6 +287,9 @@ def test_offsets_of_an_earlier_checkpoint_are_taken_over_once(tmp_path: Any) -> 
     (new / "offsets" / "1").write_text("later")
     assert not take_over_offsets(checkpoint)
     assert (new / "offsets" / "1").exists()
+    new.rename(tmp_path / "events-v3.aside-000001")
+    assert not take_over_offsets(checkpoint), "offsets from before the upgrade, after the checkpoint was set aside"
+    assert not new.exists()
     assert not take_over_offsets("s3://bucket/checkpoint")
     assert not take_over_offsets(f"file://{tmp_path}/nothing")
 
