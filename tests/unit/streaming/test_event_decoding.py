@@ -265,6 +265,20 @@ def test_each_letter_is_of_one_service() -> None:
     assert sum(len(tables) for _, tables in counts) == 30
 
 
+def test_an_event_of_several_missing_tables_is_one_letter_of_one_service() -> None:
+    members = ("a", "b", "c")
+    names = [f"t{number}" for number in range(20)]
+    missing = frozenset(TableName("lake", ("db",), name) for name in names)
+    shards = [Shard(me, members, (("a", "b"),)).lasting for me in members]
+    assert len({next(shard.me for shard in shards if shard.owns(table)) for table in missing}) > 1
+    values = [of_tables(names[first:] + names[:first]) for first in range(20)]
+    written = [letters(LetterDecoder(SOURCES, shard, missing), *values) for shard in shards]
+    assert sorted(int(letter["firnline.offset"]) for each in written for letter in each) == [*range(40, 60)]
+    assert all(written)
+    counts = [counted(LetterDecoder(SOURCES, shard), *values)[1] for shard in shards]
+    assert sum(sum(each.values()) for each in counts) == len(values)
+
+
 def test_reasons_survive_the_way_to_the_driver() -> None:
     bad, tables = found([{"reason": "oversize", "events": 2}, {"reason": "oversize", "events": 3}])
     assert (dict(bad), dict(tables)) == ({BadEventReason.OVERSIZE: 5}, {})
