@@ -95,7 +95,10 @@ class LetterDecoder:
             if unknown is None:
                 return None
             known = ", ".join(self.sources.catalogs)
-            detail = f"table {unknown} does not exist, or this service may not load it (catalogs configured: {known})"
+            detail = (
+                f"table {unknown} does not exist, or this service may not load it (catalogs configured: {known}); "
+                "correct the name, allow this service to load the table, or exclude it (tables.exclude)"
+            )
             bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
         headers = letter_headers(
             record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset

@@ -146,11 +146,36 @@ def test_an_event_of_a_missing_table_is_a_letter() -> None:
         "trace": b"17",
         "firnline.reason": b"unknown_table",
         "firnline.detail": b"table lake.db.gone does not exist, or this service may not load it "
-        b"(catalogs configured: lake, attic)",
+        b"(catalogs configured: lake, attic); correct the name, allow this service to load the table, or exclude it "
+        b"(tables.exclude)",
         "firnline.topic": b"commits",
         "firnline.partition": b"3",
         "firnline.offset": b"41",
     }
+
+
+REPORT = {"report-type": "commit-report", "snapshot-id": 7}
+NOTIFIED = {"eventSource": "x", "inner": {"eventSource": "aws:s3"}}
+EVENTBRIDGE = {"source": "aws.ec2", "detail-type": "x", "detail": {"source": "aws.glue"}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "value", "remedy"),
+    [
+        ("tombstone", None, b"send one of the formats of docs/commit-events.md"),
+        ("unrecognised", b"rubbish", b"send one of the formats of docs/commit-events.md"),
+        ("unrecognised", json.dumps(EVENTBRIDGE).encode(), b"send one of the formats of docs/commit-events.md"),
+        ("unrecognised", json.dumps({"Records": [NOTIFIED]}).encode(), b"send one of the formats"),
+        ("unknown_table", event("gone"), b"correct the name, allow this service to load the table, or exclude it"),
+        ("unknown_catalog", event(catalog="attic"), b"set kafka.catalog_names"),
+        ("no_identifier", json.dumps({**REPORT, "table-name": "s3://b/t"}).encode(), b"write to the table by its name"),
+    ],
+)
+def test_a_dead_letter_says_what_to_do(reason: str, value: bytes | None, remedy: bytes) -> None:
+    missing = frozenset({TableName("lake", ("db",), "gone")})
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING, missing), value)
+    assert letter["firnline.reason"] == reason.encode()
+    assert remedy in letter["firnline.detail"]
 
 
 def test_of_an_event_with_a_bad_part_the_rest_is_heard_and_a_letter_written() -> None:
