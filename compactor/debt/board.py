@@ -291,6 +291,11 @@ class DebtBoard:
         with self._lock:
             return self._tables.get(table)
 
+    def has_read(self, table: TableName) -> bool:
+        """Whether a look has read the table. Else it may not exist: a look that fails leaves an entry, too."""
+        debt = self.get(table)
+        return debt is not None and (debt.counted is not None or debt.recounting)
+
     def tables(self) -> tuple[TableDebt, ...]:
         """Every table's newest debt, in name order."""
         with self._lock:

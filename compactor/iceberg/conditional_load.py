@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+
+_GLUE_LOADS: Final = "GetTable"
+_REFUSED_BY_GLUE: Final = frozenset({"AccessDeniedException", "InvalidInputException", "ValidationException"})
+"""By IAM or Lake Formation, or a name that Glue does not allow. Not of DynamoDB, whose one table is the catalog."""
+_REFUSED_BY_HIVE: Final = ("Permission denied: user", "does not have privilege")
+"""By Ranger or the permissions of the store, and by Sentry."""
 
 
 class AlreadyKnownError(Exception):
@@ -117,9 +124,24 @@ class TableLoader:
         except (AlreadyKnownError, NoSuchTableError, NoSuchNamespaceError):
             raise
         except Exception as error:
-            if self._sees_answers and not self._question.answered:
+            if self._sees_answers and not self._question.answered and not _refuses_table(error):
                 raise NoAnswerError(str(error)) from error
             raise
+
+
+def aws_code(error: Exception) -> str:
+    """The code of an error that AWS answered with; empty for all others."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def _refuses_table(error: Exception) -> bool:
+    """Whether the catalog answered, and will not show this table: the others may be open to this service.
+
+    Hive's metastore gives one class to all its errors, also to those of its database: its message tells them apart.
+    """
+    if isinstance(error, ClientError):
+        return error.operation_name == _GLUE_LOADS and aws_code(error) in _REFUSED_BY_GLUE
+    return type(error).__name__ == "MetaException" and any(sign in str(error) for sign in _REFUSED_BY_HIVE)
 
 
 def _put_between(catalog: Catalog, question: Question) -> bool:

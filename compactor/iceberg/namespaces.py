@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError, ServerError
 
+from compactor.iceberg.conditional_load import aws_code
 from compactor.iceberg.rest_catalog import concerns_catalog
 
 Namespace = tuple[str, ...]
@@ -52,9 +52,9 @@ def refuses(error: Exception) -> bool:
 
     500, and throttling by AWS, do not say what they concern.
     """
-    if isinstance(error, ClientError):
-        return str(error.response.get("Error", {}).get("Code", "")).startswith("AccessDenied")
-    return isinstance(error, RESTError) and not concerns_catalog(error)
+    if isinstance(error, RESTError):
+        return not concerns_catalog(error)
+    return aws_code(error).startswith("AccessDenied")
 
 
 def _children(catalog: Catalog, namespace: Namespace) -> list[Namespace]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -74,8 +75,17 @@ class TableView:
 
     @property
     def uuid(self) -> str:
-        """The table's UUID: under the same name, another UUID means another table."""
-        return str(self.metadata.table_uuid)
+        """The table's UUID: under the same name, another UUID means another table.
+
+        Old tables (V1) may have none, and PyIceberg invents one each time that it reads their metadata: one is made of
+        the table's location instead.
+        """
+        return str(self.metadata.table_uuid if self.has_uuid else uuid5(NAMESPACE_URL, self.metadata.location))
+
+    @property
+    def has_uuid(self) -> bool:
+        """Whether the metadata name a UUID."""
+        return "table_uuid" in self.metadata.model_fields_set
 
     @property
     def history(self) -> Iterator[Snapshot]:

@@ -68,6 +68,7 @@ class JavaTable:
             TableMissingError: the table was dropped.
             RetryError: Spark's catalog cannot load it.
             ReplanError: the table was replaced, or its format version changed.
+            GiveUpError: the table has no UUID.
         """
         table = cls(session, None, view, snapshot_id)
         table.load_anew()
@@ -86,8 +87,15 @@ class JavaTable:
 
         Raises:
             ReplanError: UUID or format version differ, the branch was dropped, or rows were given their ids since.
+            GiveUpError: the table has no UUID.
         """
         name = self.view.name
+        if not self.view.has_uuid:
+            raise GiveUpError(
+                f"{name} has no table-uuid, so a commit could meet another table of its name; append to it once with "
+                "Spark, Flink or another writer of Iceberg's Java library, which then assigns one",
+                reason=Reason.BAD_METADATA,
+            )
         if self.handle.uuid().toString() != self.view.uuid:
             raise ReplanError(f"{name} was replaced by another table since planning", reason=Reason.TABLE_REPLACED)
         metadata = self.handle.operations().current()

@@ -20,6 +20,7 @@ MAX_LEVELS = 64
 MAX_NAME_CHARACTERS = 4096
 """Of a table's namespace and name together: names that no catalog has are remembered for a while."""
 SWEEPS_FIND = "sweeps find the commits that it announces"
+SEND_ANOTHER = "send one of the formats of docs/commit-events.md, or do not list this topic"
 MAX_SHOWN_CHARACTERS = 120
 TIMESTAMP_MS_MAX = 253_402_300_799_999  # last millisecond of the year 9999, the limit of datetime and Spark
 
@@ -192,7 +193,7 @@ def decode(event: RawEvent, decoders: Sequence[Decoder], max_bytes: int = MAX_EV
     the other format does not find its fields at the top level then; its result counts only if no decoder has a better.
     """
     if event.value is None:
-        return BadEvent(BadEventReason.TOMBSTONE, "the event has no value")
+        return BadEvent(BadEventReason.TOMBSTONE, f"the event has no value; {SEND_ANOTHER}")
     if len(event.value) > max_bytes:
         return oversize(len(event.value), max_bytes)
     bad = None
@@ -202,7 +203,8 @@ def decode(event: RawEvent, decoders: Sequence[Decoder], max_bytes: int = MAX_EV
             return decoded
         bad = bad or decoded
     return bad or BadEvent(
-        BadEventReason.UNRECOGNISED, f"no decoder recognises an event that begins with {event.value[:16]!r}"
+        BadEventReason.UNRECOGNISED,
+        f"no decoder recognises an event that begins with {event.value[:16]!r}; {SEND_ANOTHER}",
     )
 
 

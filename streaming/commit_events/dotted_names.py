@@ -21,7 +21,9 @@ def catalog_namespace_name(text: str, where: str) -> tuple[str | None, tuple[str
     """
     if "/" in text:  # a table that was loaded by its path, or a catalog whose name is a URI
         raise MalformedError(
-            BadEventReason.NO_IDENTIFIER, f"{where} is {shown(text)}: a location, not catalog.namespace.name"
+            BadEventReason.NO_IDENTIFIER,
+            f"{where} is {shown(text)}: a location, not catalog.namespace.name; write to the table by its name in the "
+            "catalog, or rely on sweeps",
         )
     parts = text.split(".")
     for part in parts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from streaming.commit_events.decoder import (
+    SEND_ANOTHER,
     BadEventReason,
     Decoded,
     MalformedError,
@@ -30,7 +31,9 @@ _BRINGS_FILES = frozenset({"CreateTable", "UpdateTable"})
 def _read(event: Fields, arrived_ms: int) -> Decoded:
     source, kind = event.text("source"), event.text("detail-type")
     if source != EVENTBRIDGE:
-        raise MalformedError(BadEventReason.UNRECOGNISED, f"source is {shown(source)}, not {EVENTBRIDGE}")
+        raise MalformedError(
+            BadEventReason.UNRECOGNISED, f"source is {shown(source)}, not {EVENTBRIDGE}; {SEND_ANOTHER}"
+        )
     if kind not in {TABLE, DATABASE}:
         return NotACommit(SOURCE, shown(kind))
     detail = event.record("detail")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote_plus
 
 from streaming.commit_events.decoder import (
+    SEND_ANOTHER,
     BadEvent,
     BadEventReason,
     Decoded,
@@ -65,7 +66,9 @@ def _part(record: Fields, arrived_ms: int) -> Iterator[LocationChanged | BadEven
 def _of_record(record: Fields, arrived_ms: int) -> Iterator[LocationChanged]:
     source = record.text("eventSource")
     if not _EVENT_SOURCE.fullmatch(source):
-        raise MalformedError(BadEventReason.UNRECOGNISED, f"{record.path}eventSource is {shown(source)}, not S3")
+        raise MalformedError(
+            BadEventReason.UNRECOGNISED, f"{record.path}eventSource is {shown(source)}, not S3; {SEND_ANOTHER}"
+        )
     kind = record.text("eventName").removeprefix(PREFIX)
     if not kind.startswith(CREATED) or kind.removeprefix(CREATED) in _NO_CONTENT:
         return
@@ -85,7 +88,9 @@ def _through_eventbridge(event: Fields, arrived_ms: int) -> Decoded:
     """An event of EventBridge. It has one object, whose key is not URL-encoded."""
     source, kind = event.text("source"), event.text("detail-type")
     if source != EVENTBRIDGE:
-        raise MalformedError(BadEventReason.UNRECOGNISED, f"source is {shown(source)}, not {EVENTBRIDGE}")
+        raise MalformedError(
+            BadEventReason.UNRECOGNISED, f"source is {shown(source)}, not {EVENTBRIDGE}; {SEND_ANOTHER}"
+        )
     if kind != OBJECT_CREATED:
         return NotACommit(SOURCE, shown(kind))
     detail = event.record("detail")
@@ -132,7 +137,7 @@ DECODER = JsonDecoder(
         (mark("Records"), mark("eventSource", "[a-z]+:s3")),
         (mark("Event", TEST_EVENT),),
         (mark("detail-type"), mark("source", re.escape(EVENTBRIDGE))),
-        (mark("TopicArn"), Mark(b"s3", re.compile(rb'[a-z]+:s3\\"|s3:TestEvent\\"'))),
+        (mark("TopicArn"), Mark(b"s3", re.compile(rb'"[a-z]+:s3\\"|s3:TestEvent\\"'))),
     ),
     _read,
 )

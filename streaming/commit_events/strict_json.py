@@ -38,7 +38,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class Mark:
-    """Bytes that a value must contain, and the pattern that they must be part of. Most values lack the bytes."""
+    """Bytes that a value must contain, and the pattern that they must be part of. Most values lack the bytes.
+
+    A pattern must begin with certain bytes: one that begins with a run of any length (`[a-z]+:s3`) takes time with the
+    square of such a run in the value.
+    """
 
     literal: bytes
     pattern: re.Pattern[bytes]

@@ -41,8 +41,11 @@ FETCH_WAIT_MS = 5
 """How long the broker holds a fetch without data; Kafka's default is 500. Spark reads only offsets that exist, so only
 fetches that were sent too early wait, and with them each partition of a batch: 0.1 s each by default."""
 PRODUCER = {"linger_ms": 5, "max_block_ms": 15_000, "max_request_size": MAX_EVENT_BYTES + 64 * 1024}
-"""Arguments of producers; `kafka.options` override them, but not `acks`: all brokers have what is answered as sent.
-The largest event fits, with key and headers; whether the broker takes it, it says itself."""
+"""Arguments of producers; `kafka.options` override them. The largest event fits, with key and headers; whether the
+broker takes it, it says itself."""
+FIXED = {"acks": "all", "enable_idempotence": False}
+"""Arguments that no option overrides. All brokers have what is answered as sent. An idempotent producer of kafka-python
+fails for ever after one record that the broker refuses (too large, not allowed); a repeated event does no harm."""
 LATEST = "latest"
 LETTER_COMPRESSION = "zstd"
 JAVA_ONLY = (
@@ -162,7 +165,7 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         RetryError: no broker answers.
     """
     try:
-        return make_client(KafkaProducer, **{**PRODUCER, **client_arguments(kafka, KafkaProducer), "acks": "all"})
+        return make_client(KafkaProducer, **{**PRODUCER, **client_arguments(kafka, KafkaProducer), **FIXED})
     except Exception as error:
         raise no_broker(kafka, error) from error
 

@@ -95,7 +95,10 @@ class LetterDecoder:
             if unknown is None:
                 return None
             known = ", ".join(self.sources.catalogs)
-            detail = f"table {unknown} does not exist, or this service may not load it (catalogs configured: {known})"
+            detail = (
+                f"table {unknown} does not exist, or this service may not load it (catalogs configured: {known}); "
+                "correct the name, allow this service to load the table, or exclude it (tables.exclude)"
+            )
             bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
         headers = letter_headers(
             record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset
@@ -103,19 +106,21 @@ class LetterDecoder:
         return [{"key": name, "value": value} for name, value in headers]
 
     def _judged(self, record: Record) -> Tables | BadEvent:
-        """Why the record is bad, or the tables that must exist. An event of another service's is neither."""
+        """Why the record is bad, or the tables that must exist. An event of another service's is neither.
+
+        An event of several tables is the service's that owns the first one: it is one letter.
+        """
         parts = named(record, self.sources)
         bad = next((each for each in parts if isinstance(each, BadEvent)), None)
         if bad is not None:
             return bad if self.shard.owns_record(record.topic, record.partition, record.offset) else ()
-        return tuple(
+        tables = tuple(
             each.table
             for each in parts
             # Events of older versions to themselves: a table that was dropped since then is no news.
-            if isinstance(each, Named)
-            and not (each.event.report or each.event.continues)
-            and self.shard.owns(each.table)
+            if isinstance(each, Named) and not (each.event.report or each.event.continues)
         )
+        return tables if tables and self.shard.owns(tables[0]) else ()
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Record]:

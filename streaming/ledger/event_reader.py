@@ -27,6 +27,8 @@ from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, named, read_rec
 EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
 FOLDER = "events-v3"
+ASIDE = ".aside-"
+"""Behind the name of a checkpoint's folder that was set aside, before its number."""
 EARLIER_FOLDERS = "ledger-v*-p*"  # of versions whose ledger was a stateful operator of this query
 TAKEN_OVER = ("metadata", "offsets", "commits", "sources")  # the rest is the operator's state
 
@@ -146,15 +148,16 @@ def offsets_fixed(query: StreamingQuery) -> bool:
 
 
 def take_over_offsets(checkpoint: str) -> bool:
-    """Continue at the offsets of the query of an earlier version, if this one has no checkpoint yet.
+    """Continue at the offsets of the query of an earlier version, if this one never had a checkpoint.
 
-    Only on a file system; elsewhere the query starts at the end of the topics.
+    Not after one was set aside: those offsets are old by then. Only on a file system; elsewhere the query starts at the
+    end of the topics.
     """
     if "://" in checkpoint and not checkpoint.startswith("file://"):
         return False
     folder = Path(plain_path(checkpoint))
     earlier = sorted(folder.glob(EARLIER_FOLDERS), key=lambda each: each.stat().st_mtime)
-    if (folder / FOLDER).exists() or not earlier:
+    if not earlier or (folder / FOLDER).exists() or any(folder.glob(f"{FOLDER}{ASIDE}*")):
         return False
     unfinished = folder / f"{FOLDER}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -11,6 +11,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import (
     MAX_LEVELS,
     MAX_NAME_CHARACTERS,
+    SEND_ANOTHER,
     SWEEPS_FIND,
     BadEvent,
     BadEventReason,
@@ -107,7 +108,10 @@ def _oversize(changed: TableChanged) -> BadEvent | None:
 
 def _of_another_format(event: RawEvent, topic: str, name: str) -> BadEvent:
     found = decode(event, DECODERS)
-    looks = found.detail if isinstance(found, BadEvent) else f"the event looks like {found.source}"
+    if isinstance(found, BadEvent):
+        looks = found.detail.removesuffix(f"; {SEND_ANOTHER}")
+    else:
+        looks = f"the event looks like {found.source}"
     detail = f"topic {topic} is set to format {name}; {looks}; correct kafka.commit_topics, or the sender"
     return BadEvent(BadEventReason.UNRECOGNISED, detail)
 

@@ -144,7 +144,7 @@ class Inbox:
             )  # fmt: skip
 
     def _lane(self, table: TableName) -> Lane:
-        known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)
+        known = self.looker.is_known(table) or self.board.has_read(table) or self.is_found(table)
         return Lane.EVENT if known else Lane.UNKNOWN
 
     def _keep(self, table: TableName, filter_text: str, shard: Shard, requests: KeptRequests) -> bool:

@@ -39,7 +39,8 @@ them all the time, although each folder is searched once a day."""
 MOST_SHARING = 16
 """Tables with one common folder that an event asks for. Of more, it tells too little: they count as without events."""
 MOST_FOLDERS = 10_000
-"""That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory."""
+"""That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory. Further
+ones are searched by guesses only."""
 
 _S3_ALIASES = ("s3a://", "s3n://")
 _UNIQUE_ENDING = re.compile(r"-[0-9a-f]{32}$|-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -99,7 +100,7 @@ class Search:
     """A folder whose table is searched. `since`: of the ticks. `event_at`: of the event, seconds since the epoch.
 
     `version`: the number in the name of the metadata file; None: the name has none. `by_guesses`: earlier searches were
-    in vain; only tables that the path suggests are looked at, and the next sweep does the rest.
+    in vain, or too many others; only tables that the path suggests are looked at, and the next sweep does the rest.
     """
 
     since: float
@@ -179,7 +180,9 @@ class TableLocations:
                 return None
             if len(self._searched) >= MOST_FOLDERS:
                 return None
-            by_guesses = foreign is not None and foreign.searches >= WHOLE_SEARCHES
+            # While the memory is full, how often others were searched is forgotten.
+            is_full = foreign is None and len(self._foreign) >= MOST_FOLDERS
+            by_guesses = is_full or (foreign is not None and foreign.searches >= WHOLE_SEARCHES)
             self._searched[folder] = Search(now, event_at, source, metadata_version(metadata_location), by_guesses)
         return folder
 

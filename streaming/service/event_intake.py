@@ -13,14 +13,14 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus, unquote_to_bytes
 
-from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError, RetriableError
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
@@ -41,6 +41,8 @@ MOST_WAITING = 16
 """Requests at a time that wait for the broker; a further one is asked to come again."""
 ANSWER_SECONDS = 10.0
 """Of the broker; the sender of the request waits as long."""
+CLOSE_SECONDS = 1.0
+"""For what a producer that is closed still has to send."""
 LEVELS = "\x1f"
 """Between the levels of a namespace in a path of a REST catalog."""
 
@@ -144,7 +146,17 @@ class EventIntake:
         with self._lock:
             made, self._producer = self._producer, None
         if made is not None:
-            made.close(timeout=1.0)
+            made.close(timeout=CLOSE_SECONDS)
+
+    def _drop(self, failed: KafkaProducer) -> None:
+        """Close a producer that may be of no more use; the next sender connects again."""
+        with self._lock:
+            is_kept = self._producer is failed
+            if is_kept:
+                self._producer = None
+        if is_kept:
+            with suppress(Exception):  # it waits for other senders' records, and may have failed in any way
+                failed.close(timeout=CLOSE_SECONDS)
 
     def _send(self, key: bytes | None, value: bytes, headers: Headers) -> Outcome | None:
         """Write the event to the topic; what is answered if that fails."""
@@ -152,15 +164,17 @@ class EventIntake:
             if not granted:
                 return _busy("too many requests wait for the broker")
             try:
-                self._connected().send(self.topic, key=key, value=value, headers=list(headers)).get(
-                    timeout=ANSWER_SECONDS
-                )
-            except (MessageSizeTooLargeError, RecordListTooLargeError):
-                return _too_large(self.topic)
+                connected = self._connected()
             except FirnlineError as error:
                 return _busy(str(error))
+            try:
+                connected.send(self.topic, key=key, value=value, headers=list(headers)).get(timeout=ANSWER_SECONDS)
+            except (MessageSizeTooLargeError, RecordListTooLargeError):
+                return _too_large(self.topic)
             except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
                 LOG.warning("an event that came by HTTP could not be written to topic %s: %s", self.topic, error)
+                if not isinstance(error, RetriableError):
+                    self._drop(connected)
                 return _busy("the broker did not take the event")
         return None
 

@@ -17,7 +17,7 @@ from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
 from streaming.ledger.batch_rows import causes_of, causes_of_java
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
-from streaming.ledger.event_reader import offsets_fixed
+from streaming.ledger.event_reader import ASIDE, offsets_fixed
 from streaming.logs.events import LOG
 from streaming.service.stream_failures import (
     BatchOffsets,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 NO_BATCH = BatchOffsets()
 ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
-ASIDE = ".aside-"
 KEPT_ASIDE = 2
 
 

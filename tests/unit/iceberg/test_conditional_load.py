@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
@@ -18,7 +19,7 @@ from sqlalchemy import event
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.iceberg import open_catalog, rest_catalog
-from compactor.iceberg.conditional_load import Same, TableLoader
+from compactor.iceberg.conditional_load import NoAnswerError, Same, TableLoader
 from compactor.iceberg.tables import (
     ETAG_TRUST_SECONDS,
     Catalogs,
@@ -164,6 +165,78 @@ def test_glue_ends_at_the_catalogs_answer() -> None:
     loader = TableLoader(GlueCatalog("glue", client=_GlueClient()))
     found = loader.load_if_changed(("db", "t0"), "s3://nowhere/1.metadata.json", None)
     assert found == Same(None, by_tag=False)
+
+
+class _RefusingClient:
+    """Glue's error for a table."""
+
+    class exceptions:  # noqa: N801 - as boto3 spells it
+        EntityNotFoundException = KeyError
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def get_table(self, **_: object) -> dict[str, Any]:
+        raise ClientError({"Error": {"Code": self.code, "Message": "of db.t0"}}, "GetTable")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("AccessDeniedException", "table_unreadable"),
+        ("InvalidInputException", "table_unreadable"),
+        ("ValidationException", "table_unreadable"),
+        ("ThrottlingException", "catalog_unavailable"),
+        ("InternalServiceException", "catalog_unavailable"),
+        ("ExpiredTokenException", "catalog_unavailable"),
+    ],
+)
+def test_a_table_that_glue_refuses_says_nothing_about_the_catalog(
+    code: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lake Formation refuses single tables: three of them must not stop the work on all others."""
+    opened = GlueCatalog("lake", client=_RefusingClient(code))
+    monkeypatch.setattr("compactor.iceberg.tables.open_catalog", lambda *_: opened)
+    assert caught(Catalogs({"lake": {"type": "glue"}}), "lake").reason == reason
+
+
+def test_a_refusal_of_dynamodb_is_one_of_the_catalog() -> None:
+    """It is about the one table of DynamoDB that holds the whole catalog."""
+    opened = GlueCatalog("lake", client=_RefusingClient("never asked"))
+    error = ClientError({"Error": {"Code": "AccessDeniedException"}}, "GetItem")
+
+    def load_table(_: object) -> None:
+        raise error
+
+    opened.load_table = load_table  # type: ignore[assignment,method-assign]
+    with pytest.raises(NoAnswerError):
+        TableLoader(opened).load(("db", "t0"))
+
+
+class MetaException(Exception):  # noqa: N818 - as Hive spells it
+    """Of a metastore: one class for all its errors."""
+
+
+@pytest.mark.parametrize(
+    ("message", "is_refusal"),
+    [
+        ("Permission denied: user [firnline] does not have [SELECT] privilege on [db/t0]", True),
+        ("java.security.AccessControlException: Permission denied: user=firnline, access=READ, inode=/w", True),
+        ("User firnline does not have privileges for GETTABLE", True),
+        ("javax.jdo.JDODataStoreException: permission denied for table TBLS", False),
+        ("Access denied for user 'hive'@'db' (using password: YES)", False),
+        ("Unable to open a test connection to the given database", False),
+    ],
+)
+def test_hive_says_by_its_message_what_an_error_concerns(
+    message: str, is_refusal: bool, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_table(_: object) -> None:
+        raise MetaException(message)
+
+    monkeypatch.setattr(lake.catalog, "load_table", load_table)
+    reason = "table_unreadable" if is_refusal else "catalog_unavailable"
+    assert caught(lake.catalogs, "lake").reason == reason
 
 
 def test_a_tag_is_trusted_for_an_hour_at_most_and_each_tables_hour_is_its_own() -> None:

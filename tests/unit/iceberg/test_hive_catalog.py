@@ -33,7 +33,7 @@ def location(table: str) -> str:
 
 
 class Metastore:
-    """Answers about every table but `gone`; counts questions."""
+    """Answers about every table but `gone`, `forbidden` and `down`; counts questions."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -42,6 +42,10 @@ class Metastore:
         self.asked[tbl_name] += 1
         if tbl_name == "gone":
             raise ttypes.NoSuchObjectException("gone")
+        if tbl_name == "forbidden":
+            raise ttypes.MetaException("Permission denied: user [me] does not have [SELECT] privilege on [db/t]")
+        if tbl_name == "down":
+            raise ttypes.MetaException("javax.jdo.JDODataStoreException: the database does not answer")
         parameters = {"table_type": "ICEBERG", "metadata_location": location(tbl_name)}
         return ttypes.Table(dbName=dbname, tableName=tbl_name, parameters=parameters)
 
@@ -117,6 +121,14 @@ def test_threads_do_not_read_each_others_answers() -> None:
         with ThreadPoolExecutor(THREADS) as pool:
             assert all(pool.map(look, range(THREADS)))
     assert metastore.asked == {f"t{number}": 50 for number in range(THREADS)}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("forbidden", "table_unreadable"), ("down", "catalog_unavailable")])
+def test_a_metastore_that_refuses_one_table_answers(name: str, reason: str) -> None:
+    """Its errors are of one class, also when its own database fails."""
+    with served(Metastore()) as uri, pytest.raises(RetryError) as failed:
+        hive(uri).load(table(name))
+    assert failed.value.reason == reason
 
 
 def test_errors_name_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import (
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
 from compactor.errors import RetryError
 from compactor.events import Event, HttpEventAnswered
@@ -40,6 +45,12 @@ class Broker:
     sending: Callable[[], None] = nothing
     sent: Callable[[], None] = nothing
     records: list[tuple[bytes | None, bytes, Headers]] = field(default_factory=list)
+    closed: bool = False
+
+    def close(self, *, timeout: float) -> None:
+        assert timeout
+        self.closed = True
+        raise KafkaTimeoutError  # records of others wait
 
     def send(self, _topic: str, *, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]]) -> Any:
         self.sending()
@@ -164,6 +175,28 @@ def test_an_event_that_the_topic_does_not_take_is_not_asked_for_again(error: Exc
 def test_other_errors_of_the_broker_ask_the_sender_to_come_again() -> None:
     answer = intake_of(Broker(sent=failing(KafkaTimeoutError())))("/v1/events", {}, event(identifier=TABLE))
     assert (answer.status, answer.headers) == (503, (("Retry-After", "5"),))
+
+
+@pytest.mark.parametrize(
+    ("error", "connects"),
+    [
+        (TopicAuthorizationFailedError(), 2),
+        (ValueError("of the client"), 2),
+        (KafkaTimeoutError(), 1),
+        (MessageSizeTooLargeError(), 1),
+    ],
+    ids=repr,
+)
+def test_a_producer_that_may_be_of_no_more_use_is_replaced(error: Exception, connects: int) -> None:
+    """Not after an event that is too large: its sender could make every other one connect again."""
+    brokers = [Broker(sent=failing(error)), Broker()]
+    made = iter(brokers)
+    intake = EventIntake(TOPIC, EventSources(("lake",)), lambda: next(made), lambda: 5.0)  # type: ignore[arg-type,return-value]
+    intake("/v1/events", {}, event(identifier=TABLE))
+    assert [each.closed for each in brokers] == [connects > 1, False]
+    answer = intake("/v1/events", {}, event(identifier=TABLE))
+    assert [len(each.records) for each in brokers] == ([1, 1] if connects > 1 else [2, 0])
+    assert (answer.status == 202) == (connects > 1)
 
 
 class Gate:

@@ -375,6 +375,30 @@ def test_whether_a_table_is_missing_is_not_guessed_while_its_catalog_does_not_an
     assert driving.ledger.queue.take("lake", 0.0) is None
 
 
+def test_a_look_that_failed_does_not_make_a_name_a_table(driving: Driving) -> None:
+    """Else the event of a table that does not exist would get no dead letter if its catalog was silent for a moment."""
+    ledger, catalogs = driving.ledger, driving.scene.catalogs
+    ledger.watcher.sweep("lake")
+    catalogs.failure = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
+    ledger.looker.look(named("gone"), Asked())
+    with pytest.raises(RetryError, match="no answer"):
+        ledger.missing([named("gone")])
+    catalogs.failure = None
+    assert ledger.missing([named("gone")]) == {named("gone")}
+
+
+def test_a_table_whose_first_count_goes_on_is_known_without_a_call(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        driving.scene.history.append_unreal("a", [1])
+    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
+    driving.ledger.looker.look(NAME, Asked())
+    driving.scene.catalogs.calls = []
+    assert driving.ledger.missing([NAME]) == frozenset()
+    assert driving.scene.catalogs.calls == []
+
+
 def test_updates_are_published_once(driving: Driving) -> None:
     """A sweep and an event at the same time are one look, or a count and a look that finds nothing."""
     driving.scene.history.append_unreal("a", [1])

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from compactor.debt.board import PartitionCounts, TableDebt
+from compactor.errors import RetryError
 from compactor.events import EventsHeard
+from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
@@ -156,10 +159,18 @@ def test_an_event_during_a_recount_asks_for_a_look(receiving: Receiving, monkeyp
     assert receiving.asked(replace(COMMIT, snapshot_id=head)) != []
 
 
+def test_a_look_that_failed_makes_no_name_known(scene: Scene) -> None:
+    """Anybody can name tables: while the catalog is silent, their events must not overtake those of tables."""
+    receiving = Receiving(scene)
+    scene.catalogs.failure = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
+    scene.look(named("gone"))
+    assert [asked.lane for _, asked in receiving.asked(replace(COMMIT, table=named("gone")))] == [Lane.UNKNOWN]
+
+
 def test_lanes_known_tables_go_first_and_unknown_names_last(receiving: Receiving) -> None:
     scene = receiving.scene
     scene.look()
-    scene.board.mark_stale(named("on_board"), "no answer")
+    scene.board.put(TableDebt(named("on_board"), counted=PartitionCounts()))
     receiving.found = {named("listed")}
     tables = [named("unknown"), named("listed"), named("on_board"), NAME]
     asked = receiving.asked(*(replace(COMMIT, table=table) for table in tables))

@@ -243,6 +243,23 @@ def test_thousands_of_foreign_folders_cause_no_listings_for_ever() -> None:
     assert busy == 0
 
 
+def test_more_foreign_folders_than_are_remembered_cause_no_listings_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_locations, "MOST_FOLDERS", 100)
+    searching, listings = Searching(), list[int]()
+    folders = [f"s3://bucket/theirs/t{number}/metadata/00001-a.metadata.json" for number in range(130)]
+    for _hour in range(12):
+        before = searching.listings
+        for second in range(0, 3600, 5):
+            if second % 300 == 0:
+                for folder in folders:
+                    searching.locations.search(folder, "s3", searching.now)
+            searching.now += 5
+            searching.locations.check()
+        listings.append(searching.listings - before)
+    assert listings[0] > 0
+    assert listings[-1] == 0
+
+
 def test_of_too_many_foreign_folders_those_that_come_back_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_locations, "MOST_FOLDERS", 50)
     searching = Searching()
