@@ -16,8 +16,9 @@ from compactor.debt.tiers import evenly
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
+from compactor.planning.delete_rules import few_deletes
 from compactor.planning.inventory import Inventory
-from compactor.planning.planner import GroupLimits, make_plan, within_limits
+from compactor.planning.planner import GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.policy import ThresholdPolicy, output_count
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
@@ -266,6 +267,58 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
     else:
         raise AssertionError("planning never ends")
     assert make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size)).groups == ()
+
+
+@given(files(most=30), values(), st.sampled_from(["tiered", "threshold"]))
+@example(tuple(data_file(number, 600, [5]) for number in range(5)), PolicyValues(max_file_group_size=700), "threshold")
+def test_planning_again_ends_although_outputs_hold_deleted_rows(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, strategy: str
+) -> None:
+    rules = policy_of(chosen_values.model_copy(update={"strategy": strategy}), FileSizes(TARGET, TARGET * 3 // 4))
+    limits, serial = GroupLimits(chosen_values.max_file_group_size), count(1000)
+
+    def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
+        return few_deletes(some, chosen_values.most_carried)
+
+    for _ in range(2 * len(found) + 4):
+        plan = make_plan(inventory_of(found), rules, limits, carries=carries)
+        if not plan.groups:
+            return
+        gone = {file.entry.path for group in plan.groups for file in group.files}
+        found = tuple(file for file in found if file.entry.path not in gone)
+        for group in plan.groups:
+            carried = carries(group.key, group.files)
+            found += tuple(output_of(task, next(serial), carried=carried) for task in group.tasks)
+    raise AssertionError("planning never ends")
+
+
+def output_of(task: Sequence[LiveFile], number: int, *, carried: bool) -> LiveFile:
+    """The output of a task, which holds the deleted rows of its inputs or leaves them out."""
+    rows = sum(file.entry.records for file in task)
+    deleted = sum(delete.records for file in task for delete in file.deletes)
+    if carried:
+        return data_file(number, sum(file.size for file in task), [deleted] if deleted else [], rows)
+    return data_file(number, sum(file.size for file in task), [], max(1, rows - deleted))
+
+
+@pytest.mark.parametrize("strategy", ["tiered", "threshold"])
+def test_files_that_no_group_joins_are_not_rewritten_for_deletes_that_their_outputs_would_hold(strategy: str) -> None:
+    """Five files of 60 % of the target, 5 % of the rows of each deleted; a group holds one of them."""
+    chosen_values = PolicyValues(strategy=strategy)
+    rules = policy_of(chosen_values, FileSizes(TARGET, TARGET * 3 // 4))
+
+    def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
+        return few_deletes(some, chosen_values.most_carried)
+
+    def planned(*deleted: int) -> Plan:
+        found = tuple(data_file(number, TARGET * 6 // 10, deleted) for number in range(5))
+        return make_plan(inventory_of(found), rules, GroupLimits(TARGET), carries=carries)
+
+    assert planned(5).groups == ()
+    assert "no two in a row fit" in planned(5).unplanned[KEY]
+    if strategy == "threshold":
+        assert [len(group.files) for group in planned(2, 3).groups] == [1] * 5, "one delete file instead of two"
+    assert [len(group.files) for group in planned(30).groups] == [1] * 5, "the rows are left out"
 
 
 # --- the policy, against Spark's filters ------------------------------------------------------------------------------
