@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -254,13 +254,16 @@ class RewriteWorker:
             cost = cost_of_merge(counts)
             if last and not left.covers(cost):
                 return False
-            charge(cost)  # also if it fails half-way
+            charge(replace(cost, commits=0))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
+            charge(Spent(commits=cost.commits))
             planner.listener(done)
         except (LaterError, StoppedError):  # published as skipped
             raise
         except FirnlineError as error:
+            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+                charge(Spent(commits=1))
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             if last or isinstance(error, GiveUpError):
                 return False
