@@ -101,6 +101,24 @@ def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
     return {delete.path: delete for file in files for delete in file.deletes}.values()
 
 
+def reads(files: Sequence[LiveFile]) -> list[tuple[int, int, int]]:
+    """What is read to rewrite the first file, the first two, and so on: data files, delete files, bytes of both.
+
+    A delete file that applies to several of them counts once; of a Puffin file, only the bytes of vectors that apply.
+    """
+    known: set[tuple[str, tuple[int, int] | None]] = set()
+    paths, size, found = set[str](), 0, []
+    for number, file in enumerate(files, 1):
+        size += file.size
+        for delete in file.deletes:
+            if delete.identity not in known:
+                known.add(delete.identity)
+                paths.add(delete.path)
+                size += delete.size if delete.blob is None else delete.blob[1]
+        found.append((number, len(paths), size))
+    return found
+
+
 class DeleteIndex:
     """Finds the delete files that may apply to a data file (spec: scan planning).
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from operator import gt
 
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.manifests.live_files import LiveFile
+from compactor.manifests.live_files import LiveFile, reads
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.budget import requests_of
 from compactor.planning.inventory import Inventory
@@ -149,31 +150,26 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
     for group in plan.groups:
         tasks: list[Task] = []
         for task in group.tasks:
-            fitting = _fitting(task, left) or (() if kept or tasks else task)
-            if fitting:
-                tasks.append(fitting)
-                left = [there - wanted for wanted, there in zip(_cost(fitting), left, strict=True)]
+            read = reads(task)
+            files = _fitting(read, left) or (0 if kept or tasks else len(task))
+            if files:
+                tasks.append(task[:files])
+                left = [there - wanted for wanted, there in zip(_cost(read[files - 1]), left, strict=True)]
         if tasks:
             kept.append(replace(group, tasks=tuple(tasks)))
     return replace(plan, groups=tuple(kept))
 
 
-def _fitting(task: Task, left: Sequence[float]) -> Task:
-    """The task if it fits, else as many of its first files as fit, at least two; else nothing."""
-    if _fits(task, left):
-        return task
-    files = bisect_left(range(len(task)), True, key=lambda files: not _fits(task[: files + 1], left))
-    return task[:files] if files > 1 else ()
+def _fitting(read: Sequence[tuple[int, int, int]], left: Sequence[float]) -> int:
+    """How many of a task's first files fit: all, or at least two; else 0. `read`: see `reads`."""
+    files = bisect_left(read, True, key=lambda each: any(map(gt, _cost(each), left)))
+    return files if files > 1 or files == len(read) else 0
 
 
-def _fits(files: Sequence[LiveFile], left: Sequence[float]) -> bool:
-    return all(wanted <= there for wanted, there in zip(_cost(files), left, strict=True))
-
-
-def _cost(files: Sequence[LiveFile]) -> tuple[int, int, int]:
-    """Files, bytes and requests of rewriting these files into one."""
-    size = sum(file.size for file in files)
-    return len(files), size, requests_of(len(files), 1, size)
+def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Data files, bytes and requests of rewriting the files into one for which this is read."""
+    files, deletes, size = read
+    return files, size, requests_of(files + deletes, 1, size)
 
 
 def _tasks_by_group(

@@ -146,6 +146,27 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
         assert plan.unplanned == whole.unplanned, "nothing that was cut off is called not due"
 
 
+@pytest.mark.parametrize(("most_bytes", "taken"), [(219, 2), (220, 3), (279, 4), (280, 5), (290, 6)])
+def test_delete_files_that_a_task_reads_count_in_its_bytes(most_bytes: int, taken: int) -> None:
+    """Six files of 10 bytes; a delete file of 150 applies to all, one of 40 from the third on, one from the fifth."""
+    shared = delete_file(1, 900, applies_to=None)._replace(size=150)
+    own = [delete_file(1, 901 + number, applies_to=None)._replace(size=40) for number in range(2)]
+    found = tuple(data_file(number, 10)._replace(deletes=(shared, *own[: number // 2])) for number in range(6))
+    limits = GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)
+    plan = within_limits(make_plan(inventory_of(found), policy(PolicyValues(), force=True), limits), limits)
+    assert [len(group.files) for group in plan.groups] == [taken]
+
+
+@pytest.mark.parametrize(("most_requests", "taken"), [(9, 2), (10, 2), (11, 3), (12, 3), (13, 4)])
+def test_delete_files_that_a_task_reads_count_in_its_requests(most_requests: int, taken: int) -> None:
+    """Four files and a delete file of all: two requests for each of these and the output, and one for the bytes."""
+    shared = delete_file(1, 900, applies_to=None)
+    found = tuple(data_file(number, 10)._replace(deletes=(shared,)) for number in range(4))
+    limits = GroupLimits(NO_LIMIT, requests_of_run=most_requests)
+    plan = within_limits(make_plan(inventory_of(found), policy(PolicyValues(), force=True), limits), limits)
+    assert [len(group.files) for group in plan.groups] == [taken]
+
+
 def test_a_task_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
     """One partition gets five files between any two runs, the other has ninety-seven and a run may have a hundred."""
     inventory, rules = many_partitions([[10] * 5, [10] * 97]), policy(PolicyValues(), force=True)
