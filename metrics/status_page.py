@@ -160,7 +160,7 @@ def _table(one: TableSummary, now: float, pauses: Sequence[Pause]) -> Document:
 def _limits(work: Work) -> Document:
     return {
         "quiet": work.quiet,
-        "held_back_tables": work.limited,
+        "held_back_tables": work.limited + work.capped,
         "budgets": [
             {"tables": each.tables, "limit": each.limit, "cap": each.cap, "left": each.left} for each in work.budgets
         ],
@@ -322,8 +322,11 @@ def _limits_html(limits: Mapping[str, Any] | None) -> str:
         return ""
     quiet = "<p>Quiet hours: no run starts.</p>" if limits["quiet"] else ""
     left = [f"{_budget_name(each)}: {each['left']:,} of {each['cap']:,}" for each in limits["budgets"]]
-    held = f"; {limits['held_back_tables']:,} due tables wait" if limits["held_back_tables"] else ""
-    return quiet + (f"<p>Left of the limits of the hour: {escape(', '.join(left))}{held}.</p>" if left else "")
+    held = f"{limits['held_back_tables']:,} due tables wait" if limits["held_back_tables"] else ""
+    if not left:
+        return quiet + (f"<p>Limits of the hour: {held}.</p>" if held else "")
+    rest = f"; {held}" if held else ""
+    return f"{quiet}<p>Left of the limits of the hour: {escape(', '.join(left))}{rest}.</p>"
 
 
 def _budget_name(budget: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.rows import ManifestRows
-from compactor.manifests.tails import Part, Tails, of_all
+from compactor.manifests.tails import Part, Tails, Unseen, of_all
 from compactor.partitions import PartitionKey, PartitionLayout
 
 
@@ -107,6 +107,25 @@ class LiveFiles(Sequence[LiveFile]):
 def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
     """The delete files that may apply to any of `files`, each once."""
     return {delete.path: delete for delete in of_all(file.deletes for file in files)}.values()
+
+
+def reads(files: Sequence[LiveFile]) -> list[tuple[int, int, int]]:
+    """What is read to rewrite the first file, the first two, and so on: data files, delete files, bytes of both.
+
+    A delete file that applies to several of them counts once; of a Puffin file, only the bytes of vectors that apply.
+    """
+    known: set[tuple[str, tuple[int, int] | None]] = set()
+    paths, size, found = set[str](), 0, []
+    unseen = Unseen[FileEntry]()
+    for number, file in enumerate(files, 1):
+        size += file.size
+        for delete in unseen(file.deletes):
+            if delete.identity not in known:
+                known.add(delete.identity)
+                paths.add(delete.path)
+                size += delete.size if delete.blob is None else delete.blob[1]
+        found.append((number, len(paths), size))
+    return found
 
 
 class DeleteIndex:

@@ -47,19 +47,26 @@ class Tails(Sequence[T], Generic[T]):
         return repr(tuple(self))
 
 
+class Unseen(Generic[T]):
+    """Takes one sequence after the other, and gives of shared tuples what it has not given yet."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, Part[T]] = {}
+
+    def __call__(self, sequence: Sequence[T]) -> Iterator[T]:
+        if not isinstance(sequence, Tails):
+            yield from sequence
+            return
+        for shared, start in sequence.parts:
+            _, given = self._given.get(id(shared), (shared, len(shared)))
+            if start < given:
+                self._given[id(shared)] = shared, start
+                yield from shared[start:given]
+
+
 def of_all(sequences: Iterable[Sequence[T]]) -> Iterator[T]:
     """The items of all sequences. An item of a shared tuple comes once, others as often as they are there."""
-    longest: dict[int, Part[T]] = {}
-    for each in sequences:
-        if isinstance(each, Tails):
-            for shared, start in each.parts:
-                known = longest.get(id(shared))
-                if known is None or start < known[1]:
-                    longest[id(shared)] = shared, start
-        else:
-            yield from each
-    for shared, start in longest.values():
-        yield from shared[start:]
+    return chain.from_iterable(map(Unseen[T](), sequences))
 
 
 class Converted(Generic[T, U]):

@@ -11,6 +11,11 @@ addition to those that the tiers bound (tiers.py), and to two kinds that are due
 and drop a ratio of their bytes (`delete_ratio_threshold`) or a number of delete files that grows with their size
 (`equality_delete_threshold`); and small files with as many deletes in an idle partition, once after each time that a
 writer committed.
+
+*Position deletes that name no data file* (V2, written one for each partition) may apply to every older file of their
+partition; their rows per file are unknown. In an idle partition these files are rewritten together, if such deletes
+reach `delete_ratio_threshold` of their rows. This ends: a delete file that is older than a file does not apply to it,
+and an output is as new as the snapshot that was planned.
 """
 
 from __future__ import annotations
@@ -88,6 +93,21 @@ def _if_by_value(delete: FileEntry) -> FileEntry | None:
     return delete if delete.content is Content.EQUALITY_DELETES else None
 
 
+def nameless_deletes(files: Sequence[LiveFile]) -> tuple[frozenset[int], float]:
+    """Indexes of the files to which position deletes apply that name no data file, and the ratio of their rows that
+    these delete: an upper bound, since positions may repeat, and rows may be of files that are gone.
+    """
+    nameless = Converted(_if_nameless)
+    found = {index: deletes for index, file in enumerate(files) if (deletes := nameless(file.deletes))}
+    rows = sum(files[index].entry.records for index in found)
+    deletes = {delete.identity: delete.records for delete in of_all(found.values())}
+    return frozenset(found), min(1.0, sum(deletes.values()) / rows) if rows else 0.0
+
+
+def _if_nameless(delete: FileEntry) -> FileEntry | None:
+    return delete if delete.content is Content.POSITION_DELETES and delete.applies_to is None else None
+
+
 @dataclass(frozen=True)
 class DeleteRules:
     """When deletes make a file or a partition due, under any policy."""
@@ -119,6 +139,26 @@ class DeleteRules:
             if 2 * count >= most if self.sizes.is_small(file.size) else large and self._slow(file.size, 2 * count):
                 due.add(index)
         return frozenset(due)
+
+    def nameless(self, files: Sequence[LiveFile]) -> frozenset[int]:
+        """Indexes of the files that position deletes which name no data file may apply to, if these delete as great a
+        ratio of their rows as makes a file due.
+        """
+        covered, ratio = nameless_deletes(files)
+        return covered if ratio >= self.values.delete_ratio_threshold else frozenset()
+
+    def why_nameless_wait(self, files: Sequence[LiveFile], until: str) -> str | None:
+        """Why files with so many such deletes are left alone for now, and what can be done; None if there are none.
+
+        `until`: what they wait for, as the end of a sentence.
+        """
+        covered, ratio = nameless_deletes(files)
+        if ratio < self.values.delete_ratio_threshold:
+            return None
+        return (
+            f"position deletes that name no data file delete up to {ratio:.0%} of the rows of {len(covered)} files; "
+            f"{until}"
+        )
 
     def large_bytes(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> int:
         """Bytes of files that are not small and that a plan reads because of their deletes, if the partition is due.

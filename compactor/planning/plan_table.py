@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -14,12 +14,14 @@ from compactor.filters.where import Where, bind_where
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
+from compactor.planning.delete_rules import few_deletes
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.planning.inventory import Inventory, leave_out, prune_files, take_inventory
-from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
+from compactor.planning.planner import Carries, FileGroup, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.replace_order import tail_of
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
@@ -155,7 +157,7 @@ def plan_table(
     prunes = policy.prune_files and not where.keeps_everything
     limits = _group_limits(policy, request)
     chosen, left_out = _without(prune_files(inventory, where) if prunes else inventory, request.without)
-    made = make_plan(chosen, rules, limits, wall_clock())
+    made = make_plan(chosen, rules, limits, wall_clock(), _carries(table, policy, request))
     possible = _possible(table, inventory.rows.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
@@ -221,6 +223,15 @@ def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
         order=policy.rewrite_job_order,
         single_files=request.rewrite_all,
     )
+
+
+def _carries(table: TableView, policy: PolicyValues, request: Request) -> Carries:
+    def carries(key: PartitionKey, files: Sequence[LiveFile]) -> bool:
+        if request.engine not in ("auto", "splice") or not few_deletes(files, policy.most_carried):
+            return False
+        return choose_engine(table, key, files, "auto", policy.most_carried).reason is Reason.DELETES_CARRIED
+
+    return carries
 
 
 def _without(inventory: Inventory, paths: Mapping[str, str]) -> tuple[Inventory, dict[PartitionKey, str]]:

@@ -11,15 +11,25 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
+from operator import gt
 
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.manifests.live_files import LiveFile
+from compactor.manifests.live_files import LiveFile, reads
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.budget import requests_of
 from compactor.planning.inventory import Inventory
 from compactor.planning.policy import Policy
+
+Carries = Callable[[PartitionKey, Sequence[LiveFile]], bool]
+"""Whether a rewrite of these files alone would copy them, and delete the rows in the output again."""
+
+
+def never_carried(_key: PartitionKey, _files: Sequence[LiveFile]) -> bool:
+    """Every rewrite leaves deleted rows out."""
+    return False
+
 
 Task = tuple[LiveFile, ...]
 """The input files of one output task."""
@@ -79,7 +89,9 @@ class GroupLimits:
     single_files: bool = False
 
 
-def make_plan(inventory: Inventory, policy: Policy, limits: GroupLimits, now: float = 0.0) -> Plan:
+def make_plan(
+    inventory: Inventory, policy: Policy, limits: GroupLimits, now: float = 0.0, carries: Carries = never_carried
+) -> Plan:
     """Apply the policy to every selected partition; cut due partitions into file groups and output tasks.
 
     `now`: seconds since the epoch, for rules that go by time. `within_limits` applies the limits of the run.
@@ -95,7 +107,7 @@ def make_plan(inventory: Inventory, policy: Policy, limits: GroupLimits, now: fl
         layout = inventory.layouts[key.spec_id]
         made = [
             FileGroup(key=key, partition=layout.readable(key), bucket=layout.bucket(key), tasks=tasks, why=choice.why)
-            for tasks in _tasks_by_group(choice.files, policy, limits)
+            for tasks in _tasks_by_group(choice.files, policy, limits, partial(carries, key))
         ]
         groups.extend(made)
         if not made:
@@ -111,7 +123,8 @@ def _but_alone(files: Sequence[LiveFile], limits: GroupLimits) -> str:
         return ", but max_file_group_input_files is 1"
     if all(len(group) == 1 for group in _chunks(files, limits.bytes, limits.files)):
         return f", but no two in a row fit into a file group of max_file_group_size ({limits.bytes} bytes)"
-    return ", but each would be an output of its own"
+    deletes = ", with as many delete files" if any(file.deletes for file in files) else ""
+    return f", but each would be an output of its own{deletes}"
 
 
 _ORDERS: Mapping[str, Callable[[FileGroup], int]] = {
@@ -137,44 +150,42 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
     for group in plan.groups:
         tasks: list[Task] = []
         for task in group.tasks:
-            fitting = _fitting(task, left) or (() if kept or tasks else task)
-            if fitting:
-                tasks.append(fitting)
-                left = [there - wanted for wanted, there in zip(_cost(fitting), left, strict=True)]
+            read = reads(task)
+            files = _fitting(read, left) or (0 if kept or tasks else len(task))
+            if files:
+                tasks.append(task[:files])
+                left = [there - wanted for wanted, there in zip(_cost(read[files - 1]), left, strict=True)]
         if tasks:
             kept.append(replace(group, tasks=tuple(tasks)))
     return replace(plan, groups=tuple(kept))
 
 
-def _fitting(task: Task, left: Sequence[float]) -> Task:
-    """The task if it fits, else as many of its first files as fit, at least two; else nothing."""
-    if _fits(task, left):
-        return task
-    files = bisect_left(range(len(task)), True, key=lambda files: not _fits(task[: files + 1], left))
-    return task[:files] if files > 1 else ()
+def _fitting(read: Sequence[tuple[int, int, int]], left: Sequence[float]) -> int:
+    """How many of a task's first files fit: all, or at least two; else 0. `read`: see `reads`."""
+    files = bisect_left(read, True, key=lambda each: any(map(gt, _cost(each), left)))
+    return files if files > 1 or files == len(read) else 0
 
 
-def _fits(files: Sequence[LiveFile], left: Sequence[float]) -> bool:
-    return all(wanted <= there for wanted, there in zip(_cost(files), left, strict=True))
+def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Data files, bytes and requests of rewriting the files into one for which this is read."""
+    files, deletes, size = read
+    return files, size, requests_of(files + deletes, 1, size)
 
 
-def _cost(files: Sequence[LiveFile]) -> tuple[int, int, int]:
-    """Files, bytes and requests of rewriting these files into one."""
-    size = sum(file.size for file in files)
-    return len(files), size, requests_of(len(files), 1, size)
-
-
-def _tasks_by_group(files: Sequence[LiveFile], policy: Policy, limits: GroupLimits) -> Iterator[tuple[Task, ...]]:
+def _tasks_by_group(
+    files: Sequence[LiveFile], policy: Policy, limits: GroupLimits, carries: Callable[[Task], bool]
+) -> Iterator[tuple[Task, ...]]:
     for group in _chunks(files, limits.bytes, limits.files):
         cut = (tuple(group[start:end]) for start, end in policy.cut(group))
-        tasks = tuple(task for task in cut if limits.single_files or _worth_writing(task))
+        tasks = tuple(task for task in cut if limits.single_files or _worth_writing(task, carries))
         if tasks:
             yield tasks
 
 
-def _worth_writing(task: Task) -> bool:
-    """Whether a task reduces files or applies deletes; one file in, one file out pays only for its deletes."""
-    return len(task) > 1 or any(file.deletes for file in task)
+def _worth_writing(task: Task, carries: Callable[[Task], bool]) -> bool:
+    """Whether a task reduces data files, delete files or deleted rows. If not, its output would be due again."""
+    deletes = sum(len(file.deletes) for file in task)
+    return len(task) > 1 or deletes > 1 or (deletes == 1 and not carries(task))
 
 
 def batches(

@@ -42,6 +42,7 @@ class Choice:
     why: str
 
 
+NAMELESS_BY_NUMBER = "as in Spark, only their number counts (policy.delete_file_threshold)"
 AgeOf = Callable[[LiveFile], float]
 
 
@@ -158,7 +159,9 @@ class ThresholdPolicy:
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
         too_old = due_by_age(self.values, chosen, age_of)
-        return Choice((), self._why_not(len(chosen))) if too_old is None else Choice(chosen, too_old)
+        if too_old is not None:
+            return Choice(chosen, too_old)
+        return Choice((), rules.why_nameless_wait(files, NAMELESS_BY_NUMBER) or self._why_not(len(chosen)))
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
         """Outputs of about equal bytes; their number follows from bytes and target."""

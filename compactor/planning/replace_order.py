@@ -2,9 +2,11 @@
 
 Incremental views of StarRocks are deactivated by `replace` snapshots without another commit in between
 (StarRocks 75704, 73520). So a rewrite of manifests does not follow a rewrite of files at once, nor the other way round:
-it waits for another writer's commit, or a time. A table whose readers accept fewer `replace` snapshots in a row sets a
-limit (`policy.consecutive_replaces`), which has no time. Where the table does not list what came before (Nessie lists
-the newest snapshot alone, others expire), the limit counts as reached: the next writer's commit ends that too.
+it waits for another writer's commit, or a time. Files are often due again by then and go first, but not before
+manifests that have waited for as long (runs/table_worker.py). A table whose readers accept fewer `replace` snapshots in
+a row sets a limit (`policy.consecutive_replaces`), which has no time. Where the table does not list what came before
+(Nessie lists the newest snapshot alone, others expire), the limit counts as reached: the next writer's commit ends that
+too.
 """
 
 from __future__ import annotations

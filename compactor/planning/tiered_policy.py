@@ -81,7 +81,7 @@ class TieredPolicy:
         if all(end - start > 1 for start, end in runs):
             return runs
         rules = DeleteRules(self.values, self.sizes)
-        heavy = rules.heavy(files) | rules.slow_to_read(files)
+        heavy = rules.heavy(files) | rules.slow_to_read(files) | rules.nameless(files)
         return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
 
     def _with_deletes(
@@ -92,14 +92,17 @@ class TieredPolicy:
         A heavy file (due by its deletes) that is not small is always rewritten. A heavy small file waits for other
         small files, since alone it would become one file again at the cost of a commit. It is rewritten when that pays
         together with the other small files (without the cost of the commit, if it is due by its equality deletes), when
-        other files are rewritten anyway and joining them pays, or when the partition is idle.
+        other files are rewritten anyway and joining them pays, or when the partition is idle. Files with many deletes
+        that name no data file wait until the partition is idle: these deletes leave only with all of them.
         """
         rules = DeleteRules(self.values, self.sizes)
+        idle = idle_seconds >= self.values.settle_after_seconds
         slow = rules.slow_to_read(files)
-        heavy = rules.heavy(files) | slow
-        certain = picked | (heavy - small)
+        together = rules.nameless(files) if idle else frozenset[int]()
+        heavy = rules.heavy(files) | slow | together
+        certain = picked | (heavy - small) | together
         waiting = heavy & small - certain
-        if waiting and not certain and idle_seconds >= self.values.settle_after_seconds:
+        if waiting and not certain and idle:
             certain = waiting
         with_deletes = certain | {index for index in small if files[index].deletes}
         if certain:
@@ -113,7 +116,16 @@ class TieredPolicy:
             return certain, f"{why}, {len(certain - picked)} more for their deletes"
         if waiting and not certain:
             return certain, f"{len(waiting)} small files with many deletes, which do not pay for a commit yet"
+        if not certain:
+            return certain, rules.why_nameless_wait(files, self._until_idle) or why
         return certain, why
+
+    @property
+    def _until_idle(self) -> str:
+        return (
+            f"they wait for {self.values.settle_after_seconds:.0f} s without a commit (policy.settle_after_seconds) or "
+            "for policy.delete_file_threshold of such deletes"
+        )
 
     def _best(self, files: Sequence[LiveFile], choices: AbstractSet[frozenset[int]]) -> tuple[float, frozenset[int]]:
         """The net saving of the best choice, and the choice; of equal choices, the smaller one."""

@@ -83,6 +83,7 @@ class Work:
         working: Tables that run and whose last run did not fail.
         late: Tables that have been due for more than an hour without quiet hours, less those in `working`.
         limited: Tables that could run now, but that the budgets of the hour hold back.
+        capped: Other tables that could run now, but whose commits of the last hour leave no room for one more.
         budgets: The budgets of the hour that are limited.
         quiet: Whether these are quiet hours.
     """
@@ -96,6 +97,7 @@ class Work:
     working: frozenset[TableName] = frozenset()
     late: int = 0
     limited: int = 0
+    capped: int = 0
     budgets: tuple[Budget, ...] = ()
     quiet: bool = False
 
@@ -263,6 +265,7 @@ class Dispatcher:
         usage = limits.usage(self._usage.recent(now), now)
         ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
         budgets, quiet = limits.budgets(usage), limits.is_quiet(now)
+        limited, capped = (0, 0) if quiet else limits.held_back(ready, usage, now)
         return Work(
             queued=len(ready),
             running=running,
@@ -272,7 +275,8 @@ class Dispatcher:
             lost=lost,
             working=working,
             late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),
-            limited=sum(bool(limits.short(debt, usage, now)) for debt in ready) if budgets and not quiet else 0,
+            limited=limited,
+            capped=capped,
             budgets=budgets,
             quiet=quiet,
         )

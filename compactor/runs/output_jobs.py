@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.manifests.live_files import reads
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.rewrite.tasks.input_metrics import TaskId
@@ -41,8 +42,8 @@ class OutputJobs:
         cancel: Cancels the Spark jobs of the run.
         done: Called after each output task, from its thread.
         moved: Called while the run waits for a slot: waiting is no hang.
-        read: Called with the input files, outputs and input bytes of tasks that a Spark job has read, or may have read
-            before it failed.
+        read: Called with the input files (data and delete files), outputs and input bytes of tasks that a Spark job has
+            read, or may have read before it failed.
     """
 
     runner: OutputTaskRunner
@@ -165,8 +166,8 @@ class OutputJobs:
         return tasks
 
     def _count_read(self, tasks: Sequence[TaskId]) -> None:
-        files = [file for task in tasks for file in self.plan.groups[task.group].file_group.tasks[task.position]]
-        self.read(len(files), len(tasks), sum(file.size for file in files))
+        costs = [reads(self.plan.groups[task.group].file_group.tasks[task.position])[-1] for task in tasks]
+        self.read(sum(files + deletes for files, deletes, _ in costs), len(tasks), sum(size for *_, size in costs))
 
     def _died(self, tasks: Sequence[TaskId], error: Exception) -> None:
         """The Spark job of these tasks failed as a whole, e.g. because its worker was killed.

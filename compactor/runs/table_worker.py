@@ -1,7 +1,7 @@
 """The table worker: what happens to one due table. The dispatcher chooses the table; a worker does the rest.
 
 `RewriteWorker`: load → convert equality deletes; if nothing was converted: plan → decline → rewrite; announce, merge
-manifests.
+manifests. Manifests that have waited for too long are merged first, right after another writer's commit.
 `ObserveWorker`: load → plan → report.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import PLAN_CALLS, Charge, Grant, Spent, cost_of_merge
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
+from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
 from compactor.runs.given_up_files import GivenUp
@@ -52,23 +53,53 @@ class TableWorker(Protocol):
         ...
 
 
+class DueManifests:
+    """Since when the manifests of each table have been due (seconds since the epoch), as far as this process knows."""
+
+    def __init__(self) -> None:
+        self._since: dict[TableName, float] = {}
+
+    def seconds(self, debt: TableDebt, now: float) -> float | None:
+        """How long they have been due; None if they are not."""
+        if debt.due_manifests is None:
+            self._since.pop(debt.table, None)
+            return None
+        since = self._since[debt.table] = min(self._since.get(debt.table, now), now)
+        return now - since
+
+    def begin_again(self, table: TableName) -> None:
+        """They were merged, or could not be: if they are still due, they wait as long again."""
+        self._since.pop(table, None)
+
+
 @dataclass(frozen=True)
 class RewriteWorker:
-    """Rewrites what is due: first data files, then manifests."""
+    """Rewrites what is due: first data files, then manifests.
+
+    A writer's commit is followed by one of them. Where files are due after each, manifests that have been due for
+    `manifests.wait_seconds` go first once.
+    """
 
     planner: TablePlanner
     rewriter: Rewriter
     announce: Announce
+    due_manifests: DueManifests = field(default_factory=DueManifests)
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
         commits, costs = 0, list[Spent]()
         charge = _noting(costs, charge)
+        waited = self.due_manifests.seconds(debt, self.planner.clock())
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=1))
             table = self.planner.load(debt)
             charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is loaded often
             self._moved(debt)
+            if self._manifests_go_first(debt, table, waited):
+                if self._merge_manifests_first(debt, stopping, grant.less(sum(costs, Spent())), charge):
+                    return  # files wait for the next commit of another writer
+                charge(Spent(catalog_calls=1))
+                table = self.planner.load(debt)
             conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:
                 if self._convert(table, conversion, stopping, charge):
@@ -85,6 +116,31 @@ class RewriteWorker:
                 raise StoppedError(f"the manifests of {debt.table} are not merged now")
             self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
         self._wait_for_searches(debt.table)
+
+    def _manifests_go_first(self, debt: TableDebt, table: TableView, waited: float | None) -> bool:
+        """Whether manifests have waited for so long that they follow this commit of another writer. Requests go first.
+
+        `waited`: for how many seconds they have been due; None: they are not.
+        """
+        if waited is None or debt.requested or waited < self.planner.settings.manifests.wait_seconds:
+            return False
+        return tail_of(table.history).count == 0
+
+    def _merge_manifests_first(self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge) -> bool:
+        """Merge manifests; whether that was committed. After a failure, which is published, files need not wait.
+
+        Raises:
+            StoppedError, LaterError: as of `_rewrite_manifests`.
+        """
+        if stopping():
+            raise StoppedError(f"the manifests of {debt.table} are not merged now")
+        self.due_manifests.begin_again(debt.table)
+        try:
+            return self._rewrite_manifests(debt, left, charge, last=False)
+        except (LaterError, StoppedError):
+            raise
+        except FirnlineError:
+            return False
 
     def _moved(self, debt: TableDebt) -> None:
         """The run makes progress: a step has ended."""
@@ -172,8 +228,8 @@ class RewriteWorker:
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.decline(debt, {**left_alone, **given_up}, plan)
 
-    def _rewrite_manifests(self, debt: TableDebt, left: Grant, charge: Charge, *, last: bool) -> None:
-        """Merge manifests where that pays, from a fresh look. A failure is published.
+    def _rewrite_manifests(self, debt: TableDebt, left: Grant, charge: Charge, *, last: bool) -> bool:
+        """Merge manifests where that pays, from a fresh look; whether that was committed. A failure is published.
 
         Args:
             debt: Of the table.
@@ -192,24 +248,28 @@ class RewriteWorker:
             table = planner.catalogs.load(name)
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due:
-                return
+                return False
             planner.check_switches(debt, table)
             planner.turns.check(table, manifests=True)
             cost = cost_of_merge(counts)
             if last and not left.covers(cost):
-                return
-            charge(cost)  # also if it fails half-way
+                return False
+            charge(replace(cost, commits=0))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
+            charge(Spent(commits=cost.commits))
             planner.listener(done)
         except (LaterError, StoppedError):  # published as skipped
             raise
         except FirnlineError as error:
+            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+                charge(Spent(commits=1))
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             if last or isinstance(error, GiveUpError):
-                return
+                return False
             raise
         self.announce(name)
+        return True
 
 
 def _overtaken_files(result: RunResult) -> int:

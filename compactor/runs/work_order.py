@@ -116,6 +116,18 @@ class Limits:
                 found.add((each.limit, each.tables))
         return frozenset(found)
 
+    def held_back(self, tables: Iterable[TableDebt], usage: Usage, now: float) -> tuple[int, int]:
+        """How many of `tables` wait for a budget of the hour; how many of the others for their number of commits."""
+        if not self.cap_anything:
+            return 0, 0
+        limited = capped = 0
+        for debt in tables:
+            if self.short(debt, usage, now):
+                limited += 1
+            elif not self.may_commit(debt, usage):
+                capped += 1
+        return limited, capped
+
     def next_of(
         self, tables: Iterable[TableDebt], usage: Usage, now: float, may_start: Callable[[TableName], bool]
     ) -> TableDebt | None:

@@ -96,7 +96,10 @@ def assess(
         Scenario(f"Spark every {every}", replay(arrived, spark, sizes.is_small, every=every), days)
         for every in cron_commits
     ]
-    ours = replay(arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds, sweep=sweep_seconds)
+    ours = replay(
+        arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds,
+        skip_newer=values.skip_newer_than_seconds, sweep=sweep_seconds,
+    )  # fmt: skip
     return (Scenario("as it was", as_it_was(commits, sizes), days), *crons, Scenario("firnline", ours, days))
 
 

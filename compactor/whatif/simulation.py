@@ -97,9 +97,10 @@ class _File:
 class _Bucket:
     """The files of one bucket during a replay."""
 
-    def __init__(self, policy: Policy, is_small: Callable[[int], bool]) -> None:
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float) -> None:
         self._policy = policy
         self._is_small = is_small
+        self._settle_after = settle_after
         self._serial = 0
         self.open: list[_File] = []
         self.done: list[_File] = []
@@ -145,7 +146,9 @@ class _Bucket:
         runs = [run for run in runs if len(run) > 1 or run[0].deletes]
         before = self._files
         for run in runs:
-            self._merge([by_path[live.entry.path] for live in run], now, settling=idle_seconds > 0)
+            self._merge(
+                [by_path[live.entry.path] for live in run], now, settling=0 < self._settle_after <= idle_seconds
+            )
         if runs and self.deletes:
             oldest = min(file.live.entry.data_sequence_number for file in (*self.open, *self.done))
             self.deletes = [each for each in self.deletes if each.data_sequence_number > oldest]
@@ -191,15 +194,16 @@ def _entry(path: str, size: int, commit: int, content: Content = Content.DATA) -
 class _Replay:
     """All buckets of a table during a replay."""
 
-    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, sweep: float) -> None:
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], waits: Sequence[float], sweep: float) -> None:
+        """`waits`: seconds without a commit after which the policy is applied to a bucket; the last one settles it."""
         self._policy = policy
         self._is_small = is_small
-        self._settle_after = settle_after
+        self._settle_after = waits[-1]
         self._sweep = sweep
         self._first_sweep: float | None = None
         self.buckets: dict[Hashable, _Bucket] = {}
         self._touched: dict[Hashable, None] = {}
-        self._unsettled: dict[Hashable, float] = {}
+        self._waiting: dict[float, dict[Hashable, float]] = {wait: {} for wait in waits}
         self.small_files = 0
         self.bytes_in = 0
         self.rewrites = 0
@@ -207,7 +211,7 @@ class _Replay:
     def arrive(self, arrival: Arrival) -> None:
         self._first_sweep = arrival.at if self._first_sweep is None else self._first_sweep
         for key, sizes in arrival.files.items():
-            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small))
+            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small, self._settle_after))
             before = len(bucket.open)
             bucket.commits += 1
             for size in sizes:
@@ -217,8 +221,9 @@ class _Replay:
             self.small_files += len(bucket.open) - before
             self.bytes_in += sum(sizes)
             self._touched[key] = None
-            self._unsettled.pop(key, None)
-            self._unsettled[key] = arrival.at  # ordered by last commit, oldest first
+            for waiting in self._waiting.values():
+                waiting.pop(key, None)
+                waiting[key] = arrival.at  # ordered by last commit, oldest first
 
     def look(self, now: float) -> None:
         """Run once: rewrite all that is due or idle, until nothing is. The service judges all buckets at any commit."""
@@ -228,8 +233,9 @@ class _Replay:
 
     def sweep_until(self, now: float) -> None:
         """Run the sweeps before `now` that find an idle bucket."""
-        while self._unsettled:
-            sweep = self._sweep_at(next(iter(self._unsettled.values())) + self._settle_after)
+        while True:
+            moments = [next(iter(each.values())) + wait for wait, each in self._waiting.items() if each]
+            sweep = self._sweep_at(min(moments, default=FOREVER))
             if sweep > now:
                 return
             self._settle(sweep)
@@ -238,18 +244,20 @@ class _Replay:
         """The first sweep at or after `moment`; sweeps begin with the first commit."""
         if not self._sweep or moment == FOREVER or self._first_sweep is None:
             return moment
-        return self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
+        sweep = self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
+        return max(moment, sweep)  # rounded
 
     def _settle(self, now: float) -> None:
         """Apply the policy to idle buckets."""
-        idle = []
-        for key, since in self._unsettled.items():
-            if now - since < self._settle_after:
-                break
-            idle.append(key)
-        for key in idle:
-            del self._unsettled[key]
-        self._act(idle, self._settle_after, now)
+        for wait, waiting in self._waiting.items():
+            idle = []
+            for key, since in waiting.items():
+                if since + wait > now:
+                    break
+                idle.append(key)
+            for key in idle:
+                del waiting[key]
+            self._act(idle, wait, now)
 
     def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> bool:
         rewrites = self.rewrites
@@ -269,6 +277,7 @@ def replay(
     *,
     every: int = 1,
     settle_after: float = FOREVER,
+    skip_newer: float = 0.0,
     sweep: float = 0.0,
 ) -> Outcome:
     """Replay commits, and apply `policy` after every `every` commits until nothing is due.
@@ -279,9 +288,11 @@ def replay(
         is_small: Whether a file of this size in bytes is small.
         every: 1 for a service that receives every commit; more for a cron.
         settle_after: Seconds without a commit after which a bucket is idle.
+        skip_newer: Seconds without a commit before which the policy leaves a bucket alone (`LeaveHotPartitions`).
         sweep: Seconds between two sweeps for idle buckets; 0: idle buckets are found at once.
     """
-    table = _Replay(policy, is_small, settle_after, sweep)
+    waits = sorted({skip_newer, max(settle_after, skip_newer)} - {0.0}) or [0.0]
+    table = _Replay(policy, is_small, waits, sweep)
     counts: list[int] = []
     deletes: list[list[int]] = []
     for number, arrival in enumerate(arrivals, 1):

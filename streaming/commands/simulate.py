@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.table import Table
 from compactor.errors import InputError
 from compactor.iceberg.tables import Catalogs, FileSizes, file_sizes
 from compactor.planning.policy import Policy, ThresholdPolicy
-from compactor.planning.tiered_policy import TieredPolicy
+from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import load_settings
 from compactor.settings.units import read_bytes
@@ -60,6 +60,13 @@ class Contender:
     policy: Policy
     every: int = 1
     settle_after: float = FOREVER
+    skip_newer: float = 0.0
+
+    def outcome(self, arrivals: Sequence[Arrival], is_small: Callable[[int], bool]) -> Outcome:
+        return replay(
+            arrivals, self.policy, is_small, every=self.every, settle_after=self.settle_after,
+            skip_newer=self.skip_newer,
+        )  # fmt: skip
 
 
 @click.command()
@@ -91,14 +98,14 @@ def simulate(context: click.Context, /, table: str | None, plot: Path | None, ou
     """Replay an arrival pattern through the policy and through Spark's thresholds on a schedule. Touches no data.
 
     With TABLE, replay the commits of that table's snapshot history instead of a pattern, with the table's policy and
-    target; --growth and --target replace these.
+    target; --policy, --growth and --target replace these.
 
     \b
     firnline simulate --commits 10000 --size 1MB
     firnline simulate --size 1MB,40MB --pattern bursts --plot out.png
     firnline -c firnline.yaml simulate db.events
     """  # noqa: D301 - \b keeps click from re-wrapping
-    values = PolicyValues(growth=_growth(options["growth"]))
+    values = PolicyValues(growth=_growth(options["growth"]), strategy=options["chosen"])
     sizes = _sizes_of(options["target"], values)
     arrivals: Sequence[Arrival] = list(_pattern(options)) if table is None else ()
     if table is not None:
@@ -107,10 +114,7 @@ def simulate(context: click.Context, /, table: str | None, plot: Path | None, ou
     console = PlainConsole(stderr=True)
     contenders = _contenders(values, sizes, options)
     shown = track(contenders, "replaying", console=console, transient=True, disable=not console.is_terminal)
-    outcomes = [
-        (each.name, replay(arrivals, each.policy, sizes.is_small, every=each.every, settle_after=each.settle_after))
-        for each in shown
-    ]
+    outcomes = [(each.name, each.outcome(arrivals, sizes.is_small)) for each in shown]
     if plot is not None:
         draw(plot, outcomes)
     if output == "json":
@@ -138,7 +142,7 @@ def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
 
 
 def _sizes_of(target: int, values: PolicyValues) -> FileSizes:
-    return FileSizes(target, int(target * values.min_file_size_ratio))
+    return file_sizes(values.model_copy(update={"target_file_size": target}), {})
 
 
 def _history(
@@ -169,23 +173,26 @@ def _history(
         raise InputError(f"table {view.name} has no snapshot that added files; use --commits and --size instead")
     if "growth" in given:
         values = values.model_copy(update={"growth": _growth(options["growth"])})
+    if "chosen" in given:
+        values = values.model_copy(update={"strategy": options["chosen"]})
     sizes = _sizes_of(options["target"], values) if "target" in given else file_sizes(values, view.properties)
     return arrivals, values, sizes
 
 
-def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any]) -> list[Contender]:
+def _contenders(values: PolicyValues, sizes: FileSizes, options: Mapping[str, Any]) -> list[Contender]:
+    """The policy of `values` as the service has it; tiers with other growth factors; Spark on a schedule."""
+    settle = values.settle_after_seconds
+
     def tiered(growth: float) -> TieredPolicy:
         least = min(values.min_input_files, max(2, int(growth)))  # so that the curve shows the effect of growth only
         return TieredPolicy(values.model_copy(update={"growth": growth, "min_input_files": least}), sizes)
 
-    threshold = ThresholdPolicy(values, sizes)
-    settle = values.settle_after_seconds
-    first = Contender(f"firnline, growth {values.growth:g}", tiered(values.growth), settle_after=settle)
-    if options["chosen"] == "threshold":
-        first = Contender("firnline, thresholds", threshold)
-    curve = [Contender(f"  growth {k:g}", tiered(k), settle_after=settle) for k in options["curve"]]
-    crons = [Contender(f"Spark every {n}", threshold, every=n) for n in options["crons"]]
-    return [first, *curve, *crons]
+    name = "firnline, thresholds" if values.strategy == "threshold" else f"firnline, growth {values.growth:g}"
+    return [
+        Contender(name, policy_of(values, sizes), settle_after=settle, skip_newer=values.skip_newer_than_seconds),
+        *(Contender(f"  growth {k:g}", tiered(k), settle_after=settle) for k in options["curve"]),
+        *(Contender(f"Spark every {n}", ThresholdPolicy(values, sizes), every=n) for n in options["crons"]),
+    ]
 
 
 def document(name: str, outcome: Outcome) -> dict[str, Any]:

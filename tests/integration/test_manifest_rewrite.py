@@ -144,6 +144,7 @@ def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str)
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, lost: bool) -> None:
+    """Its commit is charged if there may be one."""
     name = make(lake, table_name, 2)
     view = lake.catalogs.load(name)
     counts = manifests_of(view, SETTINGS)
@@ -167,8 +168,8 @@ def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, 
     debt = TableDebt(name, 1, {}, acted_on=True, manifests=counts)
     with pytest.raises(StoppedError) if lost else nullcontext():
         RewriteWorker(planner, rewriter, announce=lambda _: None).work(debt, lambda: False, Grant(), costs.append)
-    (cost,) = costs
+    cost = sum(costs, Spent())
     assert cost.bytes == counts.bytes
     assert cost.requests >= 2 * counts.manifests
-    assert (cost.catalog_calls, cost.commits) == (COMMIT_CALLS, 1)
+    assert (cost.catalog_calls, cost.commits) == (COMMIT_CALLS, 0 if lost else 1)
     assert (len(lake.catalogs.load(name).manifests()) < counts.manifests) != lost

@@ -16,8 +16,9 @@ from compactor.debt.tiers import evenly
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
+from compactor.planning.delete_rules import few_deletes
 from compactor.planning.inventory import Inventory
-from compactor.planning.planner import GroupLimits, make_plan, within_limits
+from compactor.planning.planner import GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.policy import ThresholdPolicy, output_count
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
@@ -145,6 +146,27 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
         assert plan.unplanned == whole.unplanned, "nothing that was cut off is called not due"
 
 
+@pytest.mark.parametrize(("most_bytes", "taken"), [(219, 2), (220, 3), (279, 4), (280, 5), (290, 6)])
+def test_delete_files_that_a_task_reads_count_in_its_bytes(most_bytes: int, taken: int) -> None:
+    """Six files of 10 bytes; a delete file of 150 applies to all, one of 40 from the third on, one from the fifth."""
+    shared = delete_file(1, 900, applies_to=None)._replace(size=150)
+    own = [delete_file(1, 901 + number, applies_to=None)._replace(size=40) for number in range(2)]
+    found = tuple(data_file(number, 10)._replace(deletes=(shared, *own[: number // 2])) for number in range(6))
+    limits = GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)
+    plan = within_limits(make_plan(inventory_of(found), policy(PolicyValues(), force=True), limits), limits)
+    assert [len(group.files) for group in plan.groups] == [taken]
+
+
+@pytest.mark.parametrize(("most_requests", "taken"), [(9, 2), (10, 2), (11, 3), (12, 3), (13, 4)])
+def test_delete_files_that_a_task_reads_count_in_its_requests(most_requests: int, taken: int) -> None:
+    """Four files and a delete file of all: two requests for each of these and the output, and one for the bytes."""
+    shared = delete_file(1, 900, applies_to=None)
+    found = tuple(data_file(number, 10)._replace(deletes=(shared,)) for number in range(4))
+    limits = GroupLimits(NO_LIMIT, requests_of_run=most_requests)
+    plan = within_limits(make_plan(inventory_of(found), policy(PolicyValues(), force=True), limits), limits)
+    assert [len(group.files) for group in plan.groups] == [taken]
+
+
 def test_a_task_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
     """One partition gets five files between any two runs, the other has ninety-seven and a run may have a hundred."""
     inventory, rules = many_partitions([[10] * 5, [10] * 97]), policy(PolicyValues(), force=True)
@@ -266,6 +288,58 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
     else:
         raise AssertionError("planning never ends")
     assert make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size)).groups == ()
+
+
+@given(files(most=30), values(), st.sampled_from(["tiered", "threshold"]))
+@example(tuple(data_file(number, 600, [5]) for number in range(5)), PolicyValues(max_file_group_size=700), "threshold")
+def test_planning_again_ends_although_outputs_hold_deleted_rows(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, strategy: str
+) -> None:
+    rules = policy_of(chosen_values.model_copy(update={"strategy": strategy}), FileSizes(TARGET, TARGET * 3 // 4))
+    limits, serial = GroupLimits(chosen_values.max_file_group_size), count(1000)
+
+    def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
+        return few_deletes(some, chosen_values.most_carried)
+
+    for _ in range(2 * len(found) + 4):
+        plan = make_plan(inventory_of(found), rules, limits, carries=carries)
+        if not plan.groups:
+            return
+        gone = {file.entry.path for group in plan.groups for file in group.files}
+        found = tuple(file for file in found if file.entry.path not in gone)
+        for group in plan.groups:
+            carried = carries(group.key, group.files)
+            found += tuple(output_of(task, next(serial), carried=carried) for task in group.tasks)
+    raise AssertionError("planning never ends")
+
+
+def output_of(task: Sequence[LiveFile], number: int, *, carried: bool) -> LiveFile:
+    """The output of a task, which holds the deleted rows of its inputs or leaves them out."""
+    rows = sum(file.entry.records for file in task)
+    deleted = sum(delete.records for file in task for delete in file.deletes)
+    if carried:
+        return data_file(number, sum(file.size for file in task), [deleted] if deleted else [], rows)
+    return data_file(number, sum(file.size for file in task), [], max(1, rows - deleted))
+
+
+@pytest.mark.parametrize("strategy", ["tiered", "threshold"])
+def test_files_that_no_group_joins_are_not_rewritten_for_deletes_that_their_outputs_would_hold(strategy: str) -> None:
+    """Five files of 60 % of the target, 5 % of the rows of each deleted; a group holds one of them."""
+    chosen_values = PolicyValues(strategy=strategy)
+    rules = policy_of(chosen_values, FileSizes(TARGET, TARGET * 3 // 4))
+
+    def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
+        return few_deletes(some, chosen_values.most_carried)
+
+    def planned(*deleted: int) -> Plan:
+        found = tuple(data_file(number, TARGET * 6 // 10, deleted) for number in range(5))
+        return make_plan(inventory_of(found), rules, GroupLimits(TARGET), carries=carries)
+
+    assert planned(5).groups == ()
+    assert "no two in a row fit" in planned(5).unplanned[KEY]
+    if strategy == "threshold":
+        assert [len(group.files) for group in planned(2, 3).groups] == [1] * 5, "one delete file instead of two"
+    assert [len(group.files) for group in planned(30).groups] == [1] * 5, "the rows are left out"
 
 
 # --- the policy, against Spark's filters ------------------------------------------------------------------------------

@@ -130,6 +130,16 @@ def test_quiet_hours_and_what_is_left_of_the_limits_are_shown(serve):
     assert "Quiet hours" not in status_page(status_document(WELL, (), (), (), work=Work()))
 
 
+def test_tables_that_have_made_their_commits_of_the_hour_wait_for_the_limits_too():
+    document = status_document(WELL, (), (), (), work=Work(capped=2))
+    assert document["limits"]["held_back_tables"] == 2
+    assert "<p>Limits of the hour: 2 due tables wait.</p>" in status_page(document)
+    both = Work(limited=1, capped=2, budgets=(Budget("bytes_per_hour", 1_000, 750),))
+    page = status_page(status_document(WELL, (), (), (), work=both))
+    assert "Left of the limits of the hour: bytes_per_hour: 250 of 1,000; 3 due tables wait." in page
+    assert "due tables wait" not in status_page(status_document(WELL, (), (), (), work=Work()))
+
+
 def test_recent_work_is_kept_from_events_and_bounded():
     work = RecentWork(lambda: 7.0)
     work(RunPlanned(run_id="r", table=ORDERS, groups=2, files=30, bytes=4_000, seconds=0.5))

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.debt.table_changes import counts_of
-from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.manifest_entries import DELETE_FILE_PATH_FIELD, Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
@@ -92,6 +94,42 @@ def test_the_limit_of_replaces_in_a_row_and_the_grant_hold_together(
     history.append_unreal("a", [10])
     request, values = replace(AS_THE_SERVICE, grant=Grant(commits=granted)), PolicyValues(consecutive_replaces=2)
     assert plan_table(history.view(), values, ManifestCache(1 << 20), request).most_commits == most
+
+
+def with_named_deletes(history: TableHistory, number: int, deleted: int) -> None:
+    """Append files of 60 bytes and 100 rows, each with a position delete file of so many rows that names it."""
+    table = history.table
+
+    def file(path: str, content: DataFileContent, rows: int, names: str | None = None) -> DataFile:
+        bounds = {DELETE_FILE_PATH_FIELD: names.encode()} if names else {}
+        made = DataFile.from_args(
+            content=content, file_path=path, file_format=FileFormat.PARQUET, partition=Record("a"), record_count=rows,
+            file_size_in_bytes=60, lower_bounds=bounds, upper_bounds=bounds,
+        )  # fmt: skip
+        made.spec_id = table.spec().spec_id
+        return made
+
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for each in range(number):
+            path = f"file:///nowhere/{each}.parquet"
+            append.append_data_file(file(path, DataFileContent.DATA, 100))
+            append.append_data_file(file(f"{path}.deletes", DataFileContent.POSITION_DELETES, deleted, path))
+
+
+@pytest.mark.parametrize(
+    ("engine", "deleted", "groups"),
+    [("auto", 5, 0), ("splice", 5, 0), ("encode", 5, 5), ("spark", 5, 5), ("auto", 13, 5)],
+)
+def test_a_file_by_itself_is_rewritten_if_its_deleted_rows_are_left_out(
+    tmp_path: Path, engine: str, deleted: int, groups: int
+) -> None:
+    """Else its copy would hold the same deleted rows, and be due again."""
+    history = TableHistory(tmp_path, 2)
+    with_named_deletes(history, 5, deleted)
+    values = PolicyValues(target_file_size=100, max_file_group_size=100)
+    plan = plan_table(history.view(), values, ManifestCache(1 << 20), Request(engine=engine))
+    assert len(plan.groups) == groups
+    assert bool(plan.unplanned) == (groups == 0)
 
 
 def vectors(count: int) -> list[CoverableDelete]:

@@ -82,6 +82,22 @@ def test_a_table_that_is_due_by_its_manifests_alone_is_shown_as_held_back() -> N
     assert (status.queued, status.limited) == (1, 1)
 
 
+def test_tables_that_have_made_their_commits_of_the_hour_are_shown_apart_from_the_budgets() -> None:
+    """They wait on purpose, while a budget that holds tables back for hours is too small."""
+    bench = Bench(lanes=1, limits=LimitSettings(commits_per_table_and_hour=4))
+    bench.put(debt("a", since=1), debt("b", since=1))
+    bench.usage.charge(debt("a").table, bench.now, Spent(commits=4))
+    status = bench.dispatcher.status
+    assert (status.queued, status.limited, status.capped) == (2, 0, 1)
+    bench.dispatcher.limit(Limits(LimitSettings(commits_per_table_and_hour=4, bytes_per_hour=1000)))
+    bench.usage.charge(debt("c").table, bench.now, Spent(bytes=1000))
+    status = bench.dispatcher.status
+    assert (status.limited, status.capped) == (2, 0), "each is counted once"
+    quiet = LimitSettings(commits_per_table_and_hour=4, quiet_hours=("00:00-12:00",))
+    bench.dispatcher.limit(Limits(quiet))
+    assert (bench.dispatcher.status.limited, bench.dispatcher.status.capped) == (0, 0)
+
+
 def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends() -> None:
     """Others take its lane and its slots; nothing runs twice on one table."""
     slots = SlotPool(1)

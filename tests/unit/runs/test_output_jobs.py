@@ -21,6 +21,7 @@ from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
 from compactor.runs.output_jobs import SILENCE, OutputJobs
 from compactor.runs.slots import SlotPool
+from tests.properties.planning import data_file, delete_file
 
 TASKS = [TaskId(number, 0) for number in range(3)]
 
@@ -53,7 +54,7 @@ class Runner:
 
 
 def jobs(runner: Runner, groups: int = len(TASKS), slots: int = 2) -> OutputJobs:
-    file = SimpleNamespace(size=1000, entry=SimpleNamespace(path="file:///lake/t/k=null/1.parquet"))
+    file = SimpleNamespace(size=1000, entry=SimpleNamespace(path="file:///lake/t/k=null/1.parquet"), deletes=())
     files = SimpleNamespace(tasks=[[file]], partition={"k": None})
     group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=files)
     plan = SimpleNamespace(groups=[group] * groups, table=SimpleNamespace(name="lake.db.t"))
@@ -162,6 +163,21 @@ def test_a_run_that_was_given_up_while_it_was_planned_ends() -> None:
     with pytest.raises(StoppedError, match="given up"):
         made._run_all(TASKS)
     assert not runner.attempts
+
+
+def test_delete_files_are_counted_as_read_once_for_each_task_and_of_a_vector_its_own_bytes() -> None:
+    """A Puffin file of a gigabyte may hold the vectors of thousands of other files."""
+    shared = delete_file(9, 1, applies_to=None)._replace(size=40)
+    vectors = [
+        delete_file(1, 2, applies_to=f"file-000{number}")._replace(size=10**9, blob=(number, 5 + number))
+        for number in range(2)
+    ]
+    task = tuple(data_file(number, 100)._replace(deletes=(shared, vectors[number])) for number in range(2))
+    made, counted = jobs(Runner({})), list[tuple[int, int, int]]()
+    made.plan.groups[0].file_group.tasks[0] = task  # type: ignore[index]
+    made.read = lambda *counts: counted.append(counts)
+    made._run_all(TASKS)
+    assert [sum(each) for each in zip(*counted, strict=True)] == [3 * 4, 3, 3 * (200 + 40 + 5 + 6)]
 
 
 ABORTED = (

@@ -26,7 +26,7 @@ from compactor.events import (
 from compactor.iceberg.other_compactors import DAY_SECONDS, OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
+from compactor.planning.budget import COMMIT_CALLS, NO_GRANT, Charge, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
@@ -462,6 +462,32 @@ def test_a_merge_of_manifests_that_failed_comes_again(
     with pytest.raises(RetryError) if comes_again else nullcontext():
         working.work_on(replace(working.scene.debt(), manifests=due), NO_GRANT)
     assert [event.stage for event in working.of(RunFailed)] == ["manifests"]
+
+
+@pytest.mark.parametrize(
+    ("error", "commits"),
+    [(None, 1), (RetryError("?", reason=Reason.COMMIT_STATE_UNKNOWN), 1), (RetryError("no answer"), 0)],
+    ids=["merged", "unknown", "failed"],
+)
+def test_a_merge_of_manifests_costs_a_commit_only_if_there_may_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError | None, commits: int
+) -> None:
+    """Else a few failures use up the table's commits of the hour. What was read is charged all the same."""
+    working, due = Working(tmp_path, refused), ManifestCounts(100, 200, due_specs=(0,), why="many")
+
+    def merge(*_: Any, **__: Any) -> ManifestsRewritten:
+        if error is not None:
+            raise error
+        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
+
+    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
+    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working.scene.look()
+    with nullcontext() if error is None else pytest.raises(RetryError):
+        working.work_on(replace(working.scene.debt(), partitions={}, manifests=due), NO_GRANT)
+    cost = sum(working.charged, Spent())
+    assert (cost.bytes, cost.catalog_calls, cost.commits) == (200, COMMIT_CALLS, commits)
 
 
 def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from compactor.iceberg.tables import FileSizes
 from compactor.iceberg.writers import UNKNOWN
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planning.tiered_policy import TieredPolicy
+from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
 from compactor.whatif.assessment import Prices, as_it_was, assess
 from compactor.whatif.table_history import Commit, commits_of
@@ -74,6 +74,38 @@ def test_what_has_gone_idle_is_found_by_the_next_sweep_or_commit() -> None:
     assert [small_files(pause, 0.0) for pause in (599, 600)] == [6, 2]
     assert [small_files(pause, 300.0) for pause in (600, 659, 660)] == [6, 6, 2]  # sweeps at 600 s and 900 s
     assert [small_files(pause, 300.0, other) for pause in (599, 600)] == [6, 2]
+
+
+@pytest.mark.parametrize("seconds", [0, 300, 900])
+def test_partitions_that_are_skipped_while_they_are_new_are_rewritten_later(seconds: float) -> None:
+    """50 bursts of 20 commits with two idle hours in between, each to a partition of its own."""
+    values = PolicyValues(skip_newer_than_seconds=seconds)
+    history = [
+        Commit(8400.0 * burst + 60.0 * number, rewrite=False, writer=UNKNOWN, removed={},
+               added={PartitionKey(0, f"[{burst}]"): (MEBIBYTE,)})
+        for burst in range(50) for number in range(20)
+    ]  # fmt: skip
+    ours = assess(history, values, SIZES, policy_of(values, SIZES), [], 300.0)[-1]
+    assert ours.outcome.rewrites >= 49
+    assert ours.outcome.files < 50 * 8
+    assert ours.last_small_files == ours.outcome.files
+
+
+def test_a_partition_that_is_never_idle_for_so_long_is_not_rewritten() -> None:
+    values = PolicyValues(skip_newer_than_seconds=900)
+    history = [append(60.0 * number, MEBIBYTE) for number in range(600)]
+    ours = assess(history, values, SIZES, policy_of(values, SIZES), [])[-1]
+    assert (ours.outcome.rewrites, ours.outcome.files) == (0, 600)
+
+
+def test_between_new_and_idle_the_tiers_decide() -> None:
+    """A commit each 400 s: never idle, but no longer new after 300 s."""
+    values = PolicyValues(skip_newer_than_seconds=300)
+    history = [append(400.0 * number, MEBIBYTE) for number in range(100)]
+    ours = assess(history, values, SIZES, policy_of(values, SIZES), [])[-1].outcome
+    assert ours.rewrites >= 10
+    assert (ours.bytes_settled, ours.bytes_rewritten) == (0, ours.bytes_rewritten)
+    assert ours.most_rewrites >= 1
 
 
 def test_a_bill_adds_up_requests_bytes_and_scans() -> None:

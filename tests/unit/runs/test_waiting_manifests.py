@@ -1,0 +1,126 @@
+"""Manifests that are due beside files that are due after each commit: both get their turns, never in a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.errors import FirnlineError, RetryError
+from compactor.events import ManifestsRewritten, RunFailed
+from compactor.planning.budget import Charge
+from compactor.planning.plan_table import TablePlan
+from compactor.planning.replace_order import Tail
+from compactor.runs import table_worker, turns
+from compactor.runs.results import RunResult
+from compactor.runs.table_worker import DueManifests
+from tests.properties.table_history import NAME
+from tests.unit.runs.test_table_worker import Working, refused
+
+INTERVAL, WAIT = 300.0, 3600.0
+DUE, NOT_DUE = ManifestCounts(100, 100, due_specs=(0,), why="many"), ManifestCounts(1, 1)
+
+
+class Busy(Working):
+    """A table with a writer: files are due after each of its commits, manifests from the beginning until a merge.
+
+    `log`: (kind of commit, seconds since the beginning); w: of the writer, f: a rewrite of files, m: of manifests.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, refused, convert_equality_deletes=None)
+        self.commits, self.manifests = 1, DUE
+        self.error: FirnlineError | None = None
+        self.failed: list[float] = []
+        self.started = self.scene.now
+        self.log: list[tuple[str, float]] = []
+        self.worker.rewriter.session = self.worker.rewriter.right = None  # type: ignore[assignment, misc]
+        for module in (table_worker, turns):
+            monkeypatch.setattr(module, "tail_of", lambda _: self.tail)
+        monkeypatch.setattr(table_worker, "rewrite_manifests", self.merge)
+        monkeypatch.setattr(table_worker, "manifests_of", lambda *_: self.manifests)
+
+    @property
+    def tail(self) -> Tail:
+        kind, at = self.log[-1]
+        return Tail() if kind == "w" else Tail(1, manifests=kind == "m", at=self.started + at)
+
+    @property
+    def kinds(self) -> str:
+        return "".join(kind for kind, _ in self.log)
+
+    def commit(self, kind: str) -> None:
+        self.log.append((kind, self.scene.now - self.started))
+
+    def run(self, plan: TablePlan, charge: Charge, **_: Any) -> RunResult:
+        self.commit("f")
+        return super().run(plan, charge)
+
+    def merge(self, *_: Any, **__: Any) -> ManifestsRewritten:
+        if self.error is not None:
+            self.failed.append(self.scene.now)
+            raise self.error
+        self.commit("m")
+        self.manifests = NOT_DUE
+        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
+
+    def after_a_commit(self) -> None:
+        """The writer commits; the dispatcher has a run made for that commit and one for the run's own."""
+        self.scene.now += INTERVAL
+        self.scene.history.append_unreal("b", [10, 10])
+        self.commit("w")
+        self.scene.look()
+        for _ in range(2):
+            self.work_on(replace(self.scene.debt(), manifests=self.manifests), table_worker.Grant())
+
+
+def test_manifests_are_merged_although_files_are_due_after_each_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = Busy(tmp_path, monkeypatch)
+    for _ in range(int(3 * WAIT / INTERVAL)):
+        busy.after_a_commit()
+    assert busy.kinds.count("m") == 1
+    assert not {"fm", "mf"} & {"".join(pair) for pair in pairwise(busy.kinds)}
+    (at,) = [at for kind, at in busy.log if kind == "m"]
+    assert WAIT <= at - INTERVAL <= WAIT + INTERVAL, "they have waited no longer than promised, since they became due"
+    after = busy.kinds[busy.kinds.index("m") :]
+    assert after.startswith("mwf"), "files go on after the writer's next commit"
+
+
+def test_a_merge_that_fails_holds_up_no_files_and_is_tried_again_after_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = Busy(tmp_path, monkeypatch)
+    busy.error = RetryError("no answer")
+    for _ in range(int(3 * WAIT / INTERVAL)):
+        busy.after_a_commit()
+    assert "ww" not in busy.kinds
+    assert len(busy.of(RunFailed)) == len(busy.failed) == 2
+    assert busy.failed[1] - busy.failed[0] >= WAIT
+
+
+def test_a_request_goes_before_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = Busy(tmp_path, monkeypatch)
+    busy.after_a_commit()
+    busy.scene.now += WAIT
+    busy.scene.board.request(NAME, [""])
+    busy.after_a_commit()
+    assert busy.kinds[busy.kinds.rindex("w") :].startswith("wf")
+
+
+def test_how_long_manifests_are_due(tmp_path: Path) -> None:
+    debt = Working(tmp_path, refused).scene
+    debt.look()
+    due, waits = replace(debt.debt(), manifests=DUE), DueManifests()
+    assert [waits.seconds(due, now) for now in (100.0, 160.0)] == [0.0, 60.0]
+    assert waits.seconds(due, 50.0) == 0.0, "the clock was set back"
+    assert waits.seconds(due, 70.0) == 20.0
+    assert waits.seconds(replace(due, manifests=NOT_DUE), 80.0) is None
+    assert waits.seconds(due, 90.0) == 0.0
+    waits.begin_again(due.table)
+    assert waits.seconds(due, 99.0) == 0.0
