@@ -236,7 +236,7 @@ class Service:
             store = lease_store(checkpoint)
         self._state.lease = lease = LeaseHolder(store, deployment=self._shard_deployment())
         self._at_stop("lease", lease.release)
-        lease.acquire()
+        lease.acquire(waits=self._controls.check)
         return lease.right
 
     def _shard_deployment(self) -> str:
