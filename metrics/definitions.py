@@ -230,12 +230,21 @@ LEDGER_UPDATES = counter(
     "Times that the ledger counted a table up to a snapshot.",
     "Flat while events arrive: check batch seconds, unreadable tables and the log.",
 )
-RECOUNT_REASONS = ("first_sight", "moved", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
+RECOUNT_REASONS = (
+    "first_sight",
+    "moved",
+    "history_gap",
+    "not_listed",
+    "table_replaced",
+    "summary_mismatch",
+    "thresholds_changed",
+)
 RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where reading the new snapshots was not enough.",
     "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
-    "writers. `moved`: the table came from another service of the shard group.",
+    "writers. `moved`: the table came from another service of the shard group. `not_listed`: the catalog lists the "
+    "newest snapshot alone (Nessie).",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(
