@@ -284,6 +284,12 @@ CATALOG_AVAILABLE = gauge(
     "Check the catalog and the network. Tables of other catalogs are not affected.",
     labels=("catalog",),
 )
+CATALOG_LISTED = gauge(
+    "firnline_catalog_listed",
+    "1 if the last listing of the catalog succeeded, 0 if it failed or hangs.",
+    "Zero while its tables load: see /readyz, and permit the service to list the catalog.",
+    labels=("catalog",),
+)
 UNREADABLE_TABLES = counter(
     "firnline_unreadable_tables_total",
     "Times that a table could not be loaded or counted.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -170,6 +170,11 @@ class ServiceState:
         return 0 if self.ledger is None else self.ledger.watcher.unlisted
 
     @property
+    def listed(self) -> Mapping[str, bool]:
+        """For each catalog whether its last listing succeeded."""
+        return {} if self.ledger is None else self.ledger.watcher.listed
+
+    @property
     def _hangs(self) -> dict[str, str]:
         """Threads of the service that make no progress: only a new process can help."""
         ages = {"main loop": 0.0 if self.beat is None else self.ticks() - self.beat}
@@ -263,6 +268,7 @@ def metrics_server(
         worst_partitions=worst,
         waiting_looks=lambda: state.waiting_looks,
         unlisted=lambda: state.unlisted,
+        listed=lambda: state.listed,
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
         observing=state.observing,

@@ -261,6 +261,15 @@ def test_waiting_looks_and_unlisted_namespaces_are_read_at_scrape_time(name: str
     assert samples(collector)[metric,] == 0
 
 
+def test_a_catalog_that_cannot_be_listed_is_0_also_among_those_without_a_name_of_their_own() -> None:
+    listed = {"lake": True, "Lake": True, "LAKE": False, "old": False}
+    found = exposed(DebtBoard(), listed=lambda: listed)
+    assert {key[1]: value for key, value in found.items() if key[0] == "catalog_listed"} == {
+        "lake": 1, "other": 0, "old": 0
+    }  # fmt: skip
+    assert not [key for key in exposed(DebtBoard()) if key[0] == "catalog_listed"], "not before a listing has ended"
+
+
 def test_oldest_waiting_is_of_tables_that_are_acted_on():
     board = DebtBoard()
     board.put(debt("observed", waiting_since=NOW - 500))
