@@ -57,12 +57,12 @@ class DebtCollector(Collector):
     """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of
-    all tables together. `waiting_looks` returns the length of the look queue; `unlisted` the number of namespaces
-    that could not be listed; `listed` for each catalog whether its last listing succeeded; `shard_members` the number
-    of services in the shard group (1 without a group, 0 while this service is not a member); `active` whether this
-    service may commit; `uncounted` the number of tables that were found and not looked at yet; `open_seconds` the
-    seconds between two moments outside quiet hours; `paused` whether a table is paused, `held_until` when it was last;
-    `clock` returns seconds since the epoch. `observing`: whether the service only observes.
+    all tables together. `waiting_looks` returns for each catalog the number of tables that wait for a look; `unlisted`
+    the number of namespaces that could not be listed; `listed` for each catalog whether its last listing succeeded;
+    `shard_members` the number of services in the shard group (1 without a group, 0 while this service is not a member);
+    `active` whether this service may commit; `uncounted` the number of tables that were found and not looked at yet;
+    `open_seconds` the seconds between two moments outside quiet hours; `paused` whether a table is paused, `held_until`
+    when it was last; `clock` returns seconds since the epoch. `observing`: whether the service only observes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DebtCollector(Collector):
         version: str,
         max_tables: int = MAX_TABLES,
         worst_partitions: int = 20,
-        waiting_looks: Callable[[], int] = lambda: 0,
+        waiting_looks: Callable[[], Mapping[str, int]] = dict,
         unlisted: Callable[[], int] = lambda: 0,
         listed: Callable[[], Mapping[str, bool]] = dict,
         shard_members: Callable[[], int] = lambda: 1,
@@ -132,6 +132,7 @@ class DebtCollector(Collector):
         yield from self._tables(tuple(named), work.working, now)
         yield from self._partitions(summaries)
         yield from self._service(summaries, work, now)
+        yield _family(d.WAITING_LOOKS, _by_catalog(self._waiting_looks(), sum))
         yield _family(d.CATALOG_LISTED, _by_catalog(self._listed(), min))
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
 
@@ -202,7 +203,6 @@ class DebtCollector(Collector):
             work.silent_run_seconds,
             len(work.lost),
             len(paused),
-            self._waiting_looks(),
             self._unlisted(),
             self._ready(),
             members > 0,
@@ -335,7 +335,6 @@ _SERVICE_METRICS = (
     d.SILENT_RUN_SECONDS,
     d.LOST_RUNS,
     d.PAUSED_TABLES,
-    d.WAITING_LOOKS,
     d.UNLISTED_NAMESPACES,
     d.SERVICE_READY,
     d.SHARD_JOINED,
@@ -350,6 +349,7 @@ COLLECTED = (
     d.TABLE_DUE_SECONDS,
     *_PARTITION_VALUES,
     *_SERVICE_METRICS,
+    d.WAITING_LOOKS,
     d.CATALOG_LISTED,
     d.BUILD_INFO,
 )

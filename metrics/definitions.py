@@ -269,6 +269,7 @@ WAITING_LOOKS = gauge(
     "firnline_waiting_looks",
     "Tables that wait for a look of the ledger.",
     "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard_group).",
+    labels=("catalog",),
 )
 UNLISTED_NAMESPACES = gauge(
     "firnline_unlisted_namespaces",

@@ -160,9 +160,10 @@ class ServiceState:
         return ControlState(self.draining, settings_refused=reload.refused, settings_kept=len(reload.kept))
 
     @property
-    def waiting_looks(self) -> int:
-        """Tables that wait for a look."""
-        return 0 if self.ledger is None else len(self.ledger.queue)
+    def waiting_looks(self) -> Mapping[str, int]:
+        """Tables that wait for a look, by catalog."""
+        ledger = self.ledger
+        return {} if ledger is None else {name: ledger.queue.waiting(name) for name in ledger.catalogs.names}
 
     @property
     def unlisted(self) -> int:
