@@ -300,6 +300,7 @@ UNREADABLE_TABLES = counter(
 
 # Refresh hooks.
 
+HOOK_RESULTS = ("told", "failed")
 HOOK_CALLS = counter(
     "firnline_hook_calls_total",
     "Calls of refresh hooks after a commit, by hook and result (`told`: success, `failed`). All attempts are one call.",
