@@ -233,6 +233,7 @@ LEDGER_UPDATES = counter(
 RECOUNT_REASONS = (
     "first_sight",
     "moved",
+    "taken_over",
     "history_gap",
     "not_listed",
     "table_replaced",
@@ -243,8 +244,8 @@ RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where reading the new snapshots was not enough.",
     "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
-    "writers. `moved`: the table came from another service of the shard group. `not_listed`: the catalog lists the "
-    "newest snapshot alone (Nessie).",
+    "writers. `moved`: the table came from another service of the shard group. `taken_over`: its counts lie on "
+    "another host. `not_listed`: the catalog lists the newest snapshot alone (Nessie).",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(

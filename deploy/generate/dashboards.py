@@ -365,7 +365,7 @@ STREAMING = Dashboard(
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(
             "Recounts",
-            "Only first_sight, after the first start, and moved, when a shard group changes.",
+            "Only first_sight, after the first start, moved, when a shard group changes, and taken_over.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
         Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),
