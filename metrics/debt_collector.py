@@ -24,7 +24,7 @@ from compactor.runs.dispatcher import Work
 from compactor.runs.work_order import STARVING_SECONDS
 from compactor.table_names import TableName
 from metrics import definitions as d
-from metrics.metric_definition import MetricDefinition
+from metrics.metric_definition import MetricDefinition, slug
 
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024  # Iceberg's default of write.target-file-size-bytes
 
@@ -57,12 +57,12 @@ class DebtCollector(Collector):
     """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of
-    all tables together. `waiting_looks` returns the length of the look queue; `unlisted` the number of namespaces
-    that could not be listed; `shard_members` the number of services in the shard group (1 without a group, 0 while
-    this service is not a member); `active` whether this service may commit; `uncounted` the number of tables that
-    were found and not looked at yet; `open_seconds` the seconds between two moments outside quiet hours; `paused`
-    whether a table is paused, `held_until` when it was last; `clock` returns seconds since the epoch. `observing`:
-    whether the service only observes.
+    all tables together. `waiting_looks` returns for each catalog the number of tables that wait for a look; `unlisted`
+    the number of namespaces that could not be listed; `listed` for each catalog whether its last listing succeeded;
+    `shard_members` the number of services in the shard group (1 without a group, 0 while this service is not a member);
+    `active` whether this service may commit; `uncounted` the number of tables that were found and not looked at yet;
+    `open_seconds` the seconds between two moments outside quiet hours; `paused` whether a table is paused, `held_until`
+    when it was last; `clock` returns seconds since the epoch. `observing`: whether the service only observes.
     """
 
     def __init__(
@@ -74,8 +74,9 @@ class DebtCollector(Collector):
         version: str,
         max_tables: int = MAX_TABLES,
         worst_partitions: int = 20,
-        waiting_looks: Callable[[], int] = lambda: 0,
+        waiting_looks: Callable[[], Mapping[str, int]] = dict,
         unlisted: Callable[[], int] = lambda: 0,
+        listed: Callable[[], Mapping[str, bool]] = dict,
         shard_members: Callable[[], int] = lambda: 1,
         active: Callable[[], bool] = lambda: True,
         observing: bool = False,
@@ -93,6 +94,7 @@ class DebtCollector(Collector):
         self._worst_partitions = worst_partitions
         self._waiting_looks = waiting_looks
         self._unlisted = unlisted
+        self._listed = listed
         self._shard_members = shard_members
         self._active = active
         self._observing = observing
@@ -130,6 +132,8 @@ class DebtCollector(Collector):
         yield from self._tables(tuple(named), work.working, now)
         yield from self._partitions(summaries)
         yield from self._service(summaries, work, now)
+        yield _family(d.WAITING_LOOKS, _by_catalog(self._waiting_looks(), sum))
+        yield _family(d.CATALOG_LISTED, _by_catalog(self._listed(), min))
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
 
     def _summarize(self, debt: TableDebt) -> TableSummary:
@@ -199,7 +203,6 @@ class DebtCollector(Collector):
             work.silent_run_seconds,
             len(work.lost),
             len(paused),
-            self._waiting_looks(),
             self._unlisted(),
             self._ready(),
             members > 0,
@@ -248,6 +251,15 @@ def _family(definition: MetricDefinition, samples: Iterable[tuple[tuple[str, ...
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
+
+
+def _by_catalog(
+    values: Mapping[str, float], joined: Callable[[Iterable[float]], float]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Labelled as the recorder labels catalogs, so that series can be compared: names that are no slugs share one."""
+    labels = {catalog: slug(catalog) for catalog in values}
+    for label in dict.fromkeys(labels.values()):
+        yield (label,), joined(value for catalog, value in values.items() if labels[catalog] == label)
 
 
 def _table_rank(debt: TableDebt, now: float) -> tuple[int, float]:
@@ -323,7 +335,6 @@ _SERVICE_METRICS = (
     d.SILENT_RUN_SECONDS,
     d.LOST_RUNS,
     d.PAUSED_TABLES,
-    d.WAITING_LOOKS,
     d.UNLISTED_NAMESPACES,
     d.SERVICE_READY,
     d.SHARD_JOINED,
@@ -332,4 +343,13 @@ _SERVICE_METRICS = (
     d.OBSERVING,
     d.OTHER_FIRNLINE_TABLES,
 )
-COLLECTED = (*_TABLE_VALUES, d.TABLE_ACTED_ON, d.TABLE_DUE_SECONDS, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)
+COLLECTED = (
+    *_TABLE_VALUES,
+    d.TABLE_ACTED_ON,
+    d.TABLE_DUE_SECONDS,
+    *_PARTITION_VALUES,
+    *_SERVICE_METRICS,
+    d.WAITING_LOOKS,
+    d.CATALOG_LISTED,
+    d.BUILD_INFO,
+)

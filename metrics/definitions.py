@@ -230,12 +230,22 @@ LEDGER_UPDATES = counter(
     "Times that the ledger counted a table up to a snapshot.",
     "Flat while events arrive: check batch seconds, unreadable tables and the log.",
 )
-RECOUNT_REASONS = ("first_sight", "moved", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
+RECOUNT_REASONS = (
+    "first_sight",
+    "moved",
+    "taken_over",
+    "history_gap",
+    "not_listed",
+    "table_replaced",
+    "summary_mismatch",
+    "thresholds_changed",
+)
 RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where reading the new snapshots was not enough.",
     "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
-    "writers. `moved`: the table came from another service of the shard group.",
+    "writers. `moved`: the table came from another service of the shard group. `taken_over`: its counts lie on "
+    "another host. `not_listed`: the catalog lists the newest snapshot alone (Nessie).",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(
@@ -260,6 +270,7 @@ WAITING_LOOKS = gauge(
     "firnline_waiting_looks",
     "Tables that wait for a look of the ledger.",
     "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard_group).",
+    labels=("catalog",),
 )
 UNLISTED_NAMESPACES = gauge(
     "firnline_unlisted_namespaces",
@@ -275,6 +286,12 @@ CATALOG_AVAILABLE = gauge(
     "Check the catalog and the network. Tables of other catalogs are not affected.",
     labels=("catalog",),
 )
+CATALOG_LISTED = gauge(
+    "firnline_catalog_listed",
+    "1 if the last listing of the catalog succeeded, 0 if it failed or hangs.",
+    "Zero while its tables load: see /readyz, and permit the service to list the catalog.",
+    labels=("catalog",),
+)
 UNREADABLE_TABLES = counter(
     "firnline_unreadable_tables_total",
     "Times that a table could not be loaded or counted.",
@@ -284,6 +301,7 @@ UNREADABLE_TABLES = counter(
 
 # Refresh hooks.
 
+HOOK_RESULTS = ("told", "failed")
 HOOK_CALLS = counter(
     "firnline_hook_calls_total",
     "Calls of refresh hooks after a commit, by hook and result (`told`: success, `failed`). All attempts are one call.",

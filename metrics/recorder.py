@@ -58,6 +58,11 @@ class Recorder:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
         self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
+    def hook_known(self, hook: str) -> None:
+        """A hook is configured. Prometheus sees the first failure only after a zero."""
+        for result in d.HOOK_RESULTS:
+            _child(self._counters[d.HOOK_CALLS.name], (hook, result))
+
     def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event type, checked for completeness
         match event:
             case events.RunPlanned():

@@ -19,11 +19,14 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import (
     FIRST_SIGHT,
+    HISTORY_GAP,
+    NOT_LISTED,
     AddedManifests,
     CommitTimes,
     Deltas,
     Gap,
     deltas_of,
+    gap_in,
     live_counts,
     manifests_added,
     total_data_files,
@@ -207,7 +210,7 @@ def _reason_to_recount(head: Head | None, table: TableView, sizes: FileSizes) ->
     if head.sizes != sizes:
         return "thresholds_changed"
     if head.recount is not None and table.metadata.snapshot_by_id(head.recount.snapshot_id) is None:
-        return "history_gap"
+        return gap_in(table.metadata).reason
     return None
 
 
@@ -263,7 +266,7 @@ def _recount(
     if reason is None and head is not None and head.recount is not None:
         recount, totals, begun_anew = head.recount, head.totals, head.begun_anew
     else:
-        expired = head is not None and head.recount is not None and reason == "history_gap"
+        expired = head is not None and head.recount is not None and reason in {HISTORY_GAP, NOT_LISTED}
         begun_anew = head.begun_anew + 1 if head is not None and expired else 0
         store.clear()
         snapshot = table.snapshot

@@ -28,6 +28,12 @@ from compactor.whole_numbers import whole_number
 
 FIRST_SIGHT = "first_sight"
 """Reason to count a table that the state does not have."""
+HISTORY_GAP = "history_gap"
+"""Reason to recount: snapshots have expired, or were rolled back."""
+NOT_LISTED = "not_listed"
+"""Reason to recount: the catalog lists the newest snapshot alone."""
+_OF_NESSIE = "nessie.catalog.content-id"
+"""Nessie puts this property into all metadata that it serves; no client can set it."""
 Deltas = dict[PartitionKey, PartitionCounts]
 _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
 
@@ -96,6 +102,15 @@ class Gap:
     reason: str
 
 
+def gap_in(metadata: TableMetadata) -> Gap:
+    """The gap of a table whose metadata does not list a snapshot that was counted.
+
+    Tables of Nessie have one all the time. That one snapshot is listed does not tell: `retain_last` 1 leaves one too.
+    """
+    alone = len(metadata.snapshots) <= 1 and _OF_NESSIE in metadata.properties
+    return Gap(NOT_LISTED if alone else HISTORY_GAP)
+
+
 def unseen_snapshots(
     metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN
 ) -> tuple[Snapshot, ...] | Gap:
@@ -113,7 +128,7 @@ def unseen_snapshots(
     while snapshot_id != counted_snapshot_id:
         snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
         if snapshot is None:
-            return Gap("history_gap")
+            return gap_in(metadata)
         new.append(snapshot)
         snapshot_id = snapshot.parent_snapshot_id
     return tuple(reversed(new))

@@ -72,8 +72,10 @@ class LeaseHolder:
 
     # --- as standby ---
 
-    def acquire(self) -> None:
+    def acquire(self, waits: Callable[[], object] = lambda: None) -> None:
         """Wait until this process holds the lease; from then on it is renewed.
+
+        `waits`: called after each look at which another process holds it, i.e. every `POLL_SECONDS`. It must not raise.
 
         Raises:
             RetryError: the store does not answer at the first look. Later failures are logged and tried again.
@@ -84,6 +86,7 @@ class LeaseHolder:
                 self._waiting, TAKEOVER_SECONDS,
             )  # fmt: skip
             while not self._next_look():
+                waits()
                 self._ending.wait(POLL_SECONDS)
         self._waiting = ""
         self._thread.start()

@@ -98,10 +98,10 @@ def nameless_deletes(files: Sequence[LiveFile]) -> tuple[frozenset[int], float]:
     these delete: an upper bound, since positions may repeat, and rows may be of files that are gone.
     """
     nameless = Converted(_if_nameless)
-    found = {index: deletes for index, file in enumerate(files) if (deletes := nameless(file.deletes))}
+    found = {index: those for index, file in enumerate(files) if (those := nameless(file.deletes))}
     rows = sum(files[index].entry.records for index in found)
-    deletes = {delete.identity: delete.records for delete in of_all(found.values())}
-    return frozenset(found), min(1.0, sum(deletes.values()) / rows) if rows else 0.0
+    deleted = {delete.identity: delete.records for delete in of_all(found.values())}
+    return frozenset(found), min(1.0, sum(deleted.values()) / rows) if rows else 0.0
 
 
 def _if_nameless(delete: FileEntry) -> FileEntry | None:

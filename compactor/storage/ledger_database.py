@@ -35,6 +35,7 @@ class LedgerDatabase:
     """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond.
 
     `generation`: grows when the database is set aside. What was read before is not continued in the empty one.
+    `began_empty`: whether no table was counted when it was opened.
     """
 
     def __init__(self, file: Path) -> None:
@@ -50,6 +51,7 @@ class LedgerDatabase:
         self.generation = 0
         try:
             self._connection = _opened_or_anew(file)
+            self.began_empty = self._connection.execute("SELECT 1 FROM heads LIMIT 1").fetchone() is None
         except sqlite3.OperationalError as error:
             raise OSError(f"the ledger's state {file} cannot be opened: {error}") from error
 

@@ -12,6 +12,10 @@ HOUR = "[1h]"
 RATE = "[$__rate_interval]"
 EACH = "max by (catalog, table)"  # a table that moved to another service is on two boards for a while
 ACTED_ON = f"sum({EACH} (firnline_table_debt_files) and on (catalog, table) ({EACH} (firnline_table_acted_on) == 1))"
+READY = (  # without standbys, as the alert FirnlineNotReady has it
+    "firnline_service_ready unless on (job, namespace, instance) "
+    "(firnline_active == 0 unless on (job, namespace, instance) firnline_observing == 1)"
+)
 REMOVED = "(sum(rate(firnline_commit_input_files_total[1h])) - sum(rate(firnline_commit_output_files_total[1h])))"
 READ = (
     "(sum(rate(firnline_manifest_cache_hits_total[1h])) + sum(rate(firnline_manifest_disk_hits_total[1h]))"
@@ -150,7 +154,7 @@ COMPACTION = Dashboard(
     "firnline / Compaction",
     "For operators: whether rewrites keep up, their cost, and their failures.",
     (
-        Panel("Ready", "One.", (("ready", "min(firnline_service_ready)"),), kind="stat"),
+        Panel("Ready", "One; standbys are left out.", (("ready", _or_zero(f"min({READY})")),), kind="stat"),
         Panel(
             "Services of the shard group",
             "Joined services equal the members that each of them sees; without a group, one is seen.",
@@ -365,7 +369,7 @@ STREAMING = Dashboard(
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(
             "Recounts",
-            "Only first_sight, after the first start, and moved, when a shard group changes.",
+            "Only first_sight, after the first start, moved, when a shard group changes, and taken_over.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
         Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),

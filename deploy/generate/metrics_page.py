@@ -22,7 +22,8 @@ This page is generated from `metrics/definitions.py`: `make generate` writes it.
   checksum.
 - `reason`, `stage`, `reaction`, `engine`, `source`, `query`, `hook` and `result` are short slugs; other values are
   counted as `other`.
-- A counter with labels is absent before its first increment; `firnline_ledger_recounts_total` starts at 0.
+- A counter with labels is absent before its first increment; `firnline_ledger_recounts_total`,
+  `firnline_looks_total` and `firnline_hook_calls_total` start at 0.
 """
 
 

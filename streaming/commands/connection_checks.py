@@ -7,6 +7,7 @@ because a record cannot be deleted.
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,10 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import opened
+from compactor.reasons import Reason
 from compactor.redaction import hide
+from compactor.settings.hooks import ADDRESSES, HookSettings
+from compactor.settings.http import HttpSettings
 from compactor.settings.kafka import KafkaSettings
 from compactor.settings.locks import LockSettings
 from compactor.settings.tree import Settings
@@ -33,6 +37,9 @@ from compactor.spark.java_table import data_folder
 from compactor.spark.session import jar_sets
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
+from metrics.http.http_access import Certificate
+from streaming.hooks.kinds import make_hook
+from streaming.hooks.refresh_hooks import hook_name
 from streaming.kafka.access import KafkaAccess
 from streaming.kafka.commit_topic import ForeignTopicError
 from streaming.kafka.shard_group import group_id
@@ -88,6 +95,8 @@ class NothingToTryError(Exception):
 def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[Check]:
     """Run all checks, one after the other; a failure does not end them."""
     yield _tried("java", "install Java 17 or 21, then run `firnline jars`", _java, settings)
+    if settings.http.tls_certificate:
+        yield _tried("http certificate", "correct http.tls_certificate and http.tls_key", _certificate, settings.http)
     catalogs = Catalogs(settings.catalogs)
     for name in catalogs.names:
         yield from _check_catalog(settings, catalogs, name, observe=observe)
@@ -96,6 +105,10 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
         yield _tried(f"history table {history.name}", HISTORY_REMEDY, _history, catalogs, history, observe)
     for lock in settings.locks:
         yield _tried(f"Flink's lock {lock.lock_id}", LOCK_REMEDY, _lock, lock)
+    for number, hook in enumerate(settings.hooks):
+        if hook.kind in ADDRESSES:
+            name = hook_name(number, hook)
+            yield _tried(f"hook {name}", f"repair hooks[{number}] or what it needs on this host", _hook, hook, observe)
     yield _tried("in-flight folder", "make state.checkpoint writable", _in_flight, settings, observe)
     yield from _check_kafka(settings, observe=observe)
 
@@ -256,6 +269,25 @@ def _in_flight(settings: Settings, observe: bool) -> str:
 def _lock(settings: LockSettings) -> str:
     held = opened(settings).held()
     return "it is held: nothing is written to its tables now" if held else "it can be read; nobody holds it"
+
+
+def _certificate(http: HttpSettings) -> str:
+    Certificate(http.tls_certificate, http.tls_key)
+    return f"{http.tls_certificate} can be used"
+
+
+def _hook(hook: HookSettings, observe: bool) -> str:
+    """Its client is installed, and its password is there. Its engine is not asked: each statement changes something."""
+    if observe:
+        raise NothingToTryError("not called: `run --observe` commits nothing")
+    make_hook(hook, None, None)
+    if hook.password_env and not os.environ.get(hook.password_env):
+        raise InputError(
+            f"the environment variable {hook.password_env}, which hooks[].password_env names, is not set",
+            reason=Reason.BAD_SETTING,
+        )
+    password = f"its password is in {hook.password_env}" if hook.password_env else "it has no password"
+    return f"its client is installed, and {password}; its engine is not asked"
 
 
 def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:

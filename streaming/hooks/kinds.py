@@ -23,8 +23,8 @@ MYSQL_PORT = 9030  # of StarRocks and Doris front ends
 TRINO_PORTS = {"http": 8080, "https": 443}
 
 
-def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> Hook:
-    """Make the hook that the settings describe. `producer`: the service's producer.
+def make_hook(settings: HookSettings, session: Any, producer: Any) -> Hook:
+    """Make the hook that the settings describe. `session`: of Spark, for `spark`. `producer`: for `kafka`.
 
     Raises:
         InputError: the hook's client is not installed.

@@ -42,9 +42,14 @@ def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer:
         InputError: as `make_hook`.
     """
     return [
-        NamedHook(f"{number}-{each.kind}", each.tables, make_hook(each, session, producer))
+        NamedHook(hook_name(number, each), each.tables, make_hook(each, session, producer))
         for number, each in enumerate(wanted)
     ]
+
+
+def hook_name(number: int, settings: HookSettings) -> str:
+    """The hook's name in metrics, logs and checks. `number`: its place in the settings, from 0."""
+    return f"{number}-{settings.kind}"
 
 
 class RefreshHooks:

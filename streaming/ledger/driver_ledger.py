@@ -119,6 +119,7 @@ class DriverLedger:
             is_listed=self._may_be_listed,
             spelled=self._spelled,
             came_from_other=self._came_from_other,
+            taken_over=self._taken_over,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -293,6 +294,11 @@ class DriverLedger:
     def _came_from_other(self, table: TableName) -> bool:
         return self._first_shard is not None and not self._first_shard.owns(table)
 
+    def _taken_over(self) -> bool:
+        """Whether an earlier holder of the lease has counted the tables on another host: its state was on its disk."""
+        database = self._database
+        return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
+
     def _wants(self, table: TableName) -> bool:
         """Whether the table is ours and not ignored. Settings, too, may change during a look."""
         return self._owns(table) and not self.settings.tables.ignores(table)
@@ -301,7 +307,12 @@ class DriverLedger:
 def state_file(checkpoint: str) -> Path:
     """The database of the ledger's state: in a local checkpoint, else in the user's state folder."""
     name = f"ledger-v{STATE_VERSION}.sqlite"
-    if "://" not in checkpoint or checkpoint.startswith("file:"):
+    if _is_shared(checkpoint):
         return Path(plain_path(checkpoint)) / name
     folder = hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
     return user_folder("XDG_STATE_HOME", ".local/state") / "firnline" / folder / name
+
+
+def _is_shared(checkpoint: str) -> bool:
+    """Whether the next holder of the lease finds the state: it lies in the folder of the checkpoint."""
+    return "://" not in checkpoint or checkpoint.startswith("file:")

@@ -168,13 +168,8 @@ class LookQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def __len__(self) -> int:
-        """Tables that wait, those of a later time not counted."""
-        with self._changed:
-            return sum(map(len, self._catalogs.values()))
-
     def waiting(self, catalog: str) -> int:
-        """Tables of one catalog that wait."""
+        """Tables of one catalog that wait, those of a later time not counted."""
         with self._changed:
             return len(self._waiting(catalog))
 

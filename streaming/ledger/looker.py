@@ -48,6 +48,7 @@ from streaming.logs.events import LOG
 FIRST_RETRY_SECONDS = 15.0
 LONGEST_RETRY_SECONDS = 600.0
 MOVED = "moved"
+TAKEN_OVER = "taken_over"
 REMEMBERED_SNAPSHOTS = 256
 """Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
 
@@ -103,6 +104,7 @@ class Looker:
         is_listed: Whether the last listing of the catalog has the table, or may have missed it.
         spelled: The listed name that differs from an unlisted one by capitals only.
         came_from_other: Whether another service of the shard group had the table when this one joined.
+        taken_over: Whether the counts of the service before lie on another host.
     """
 
     settings: WorkSettings
@@ -120,6 +122,7 @@ class Looker:
     is_listed: Callable[[TableName], bool] = lambda _table: False
     spelled: Callable[[TableName], TableName | None] = lambda _table: None
     came_from_other: Callable[[TableName], bool] = lambda _table: False
+    taken_over: Callable[[], bool] = lambda: False
     names: StrangeNames = field(init=False)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
@@ -307,8 +310,12 @@ class Looker:
         return Looked(Outcome.COUNTED if update.counted else Outcome.COUNTING, 0.0 if update.more else None)
 
     def _recount_reason(self, table: TableName, reason: str | None) -> str | None:
-        """A table that came from another service is no sign of a lost checkpoint."""
-        return MOVED if reason == FIRST_SIGHT and self.came_from_other(table) else reason
+        """A table that another service has counted is no sign of a lost checkpoint."""
+        if reason != FIRST_SIGHT:
+            return reason
+        if self.came_from_other(table):
+            return MOVED
+        return TAKEN_OVER if self.taken_over() else FIRST_SIGHT
 
     def _save(self, state: TableState, *, needed: bool) -> bool:
         """Save the state. If that fails, the counts are right all the same; the next look counts from the older one.

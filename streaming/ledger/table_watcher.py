@@ -162,6 +162,13 @@ class TableWatcher:
         return sum(map(len, [*self._unlisted.values()]))
 
     @property
+    def listed(self) -> Mapping[str, bool]:
+        """For each catalog whether its last listing succeeded; one that hangs has not. Not before the first ends."""
+        failing = {*self._troubles} | {*self.hanging}
+        ended = (each for each in self.catalogs.names if each in failing or self.has_listed(each))
+        return {catalog: catalog not in failing for catalog in ended}
+
+    @property
     def hanging(self) -> Mapping[str, float]:
         """Catalogs whose listing takes longer than any should, with its seconds so far."""
         now = self.ticks()

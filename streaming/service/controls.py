@@ -17,7 +17,9 @@ from streaming.service.settings_reload import SettingsReload
 
 
 class Controls:
-    """Reload, drain, and the usage that limits count. `check` is called every second by the main loop.
+    """Reload, drain, and the usage that limits count.
+
+    `check` is called every second by the main loop, and every two seconds by a standby that waits for the lease.
 
     `path`: the settings file; None: there is none. `clock` returns seconds since the epoch.
     """
@@ -48,7 +50,7 @@ class Controls:
             self._usage_file.save(lambda: self.usage.recent(self._clock()), at_once=at_once)
 
     def catch_up(self) -> None:
-        """Read the settings file now, if it has changed since the process started. Called before any work begins."""
+        """Read the settings file now, if it has changed since it was read last. Called before any work begins."""
         self._reload.catch_up()
 
     def reload(self) -> None:

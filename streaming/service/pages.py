@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -160,14 +160,20 @@ class ServiceState:
         return ControlState(self.draining, settings_refused=reload.refused, settings_kept=len(reload.kept))
 
     @property
-    def waiting_looks(self) -> int:
-        """Tables that wait for a look."""
-        return 0 if self.ledger is None else len(self.ledger.queue)
+    def waiting_looks(self) -> Mapping[str, int]:
+        """Tables that wait for a look, by catalog."""
+        ledger = self.ledger
+        return {} if ledger is None else {name: ledger.queue.waiting(name) for name in ledger.catalogs.names}
 
     @property
     def unlisted(self) -> int:
         """Namespaces that could not be listed."""
         return 0 if self.ledger is None else self.ledger.watcher.unlisted
+
+    @property
+    def listed(self) -> Mapping[str, bool]:
+        """For each catalog whether its last listing succeeded."""
+        return {} if self.ledger is None else self.ledger.watcher.listed
 
     @property
     def _hangs(self) -> dict[str, str]:
@@ -263,6 +269,7 @@ def metrics_server(
         worst_partitions=worst,
         waiting_looks=lambda: state.waiting_looks,
         unlisted=lambda: state.unlisted,
+        listed=lambda: state.listed,
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
         observing=state.observing,

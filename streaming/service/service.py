@@ -236,7 +236,7 @@ class Service:
             store = lease_store(checkpoint)
         self._state.lease = lease = LeaseHolder(store, deployment=self._shard_deployment())
         self._at_stop("lease", lease.release)
-        lease.acquire()
+        lease.acquire(waits=self._controls.check)
         return lease.right
 
     def _shard_deployment(self) -> str:
@@ -403,7 +403,10 @@ class Service:
         if any(hook.kind == "kafka" for hook in settings):
             records = producer(self._settings.kafka)
             self._at_stop("producer", lambda: records.close(timeout=PRODUCER_SECONDS))
-        hooks = RefreshHooks(named_hooks(settings, session, records), self._bus.publish)
+        named = named_hooks(settings, session, records)
+        for hook in named:
+            self._recorder.hook_known(hook.name)
+        hooks = RefreshHooks(named, self._bus.publish)
 
         def committed(event: Event) -> None:
             if isinstance(event, RunCommitted):

@@ -23,7 +23,7 @@ MOST_KEYS: Final = 10  # named on the health page
 
 
 class SettingsReload:
-    """Puts changes of the file into force. `check` is called every second by the main loop.
+    """Puts changes of the file into force. `check` is called every second by the main loop, or by a standby that polls.
 
     `applied`: called with the settings before and after a change, and after a signal: it looks at all tables.
 
@@ -67,7 +67,7 @@ class SettingsReload:
         self._asked = True
 
     def catch_up(self) -> None:
-        """Reload at once if the file has changed: a standby becomes active long after it has read it."""
+        """Reload at once if the file has changed since it was read last: a standby becomes active."""
         found = self._digest()
         if found != self._read:
             self._read = self._seen = found

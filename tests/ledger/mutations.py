@@ -69,14 +69,14 @@ MUTATIONS: Final = (
     _broken(
         "a gap in the history is no reason to recount",
         _CHANGES,
-        '            return Gap("history_gap")',
+        "            return gap_in(metadata)",
         "            break",
     ),
     _broken(
         "a rollback is taken for appends",
         _CHANGES,
-        "        if snapshot is None:\n            return Gap",
-        "        if snapshot_id is None:\n            break\n        if snapshot is None:\n            return Gap",
+        "        if snapshot is None:\n            return gap_in",
+        "        if snapshot_id is None:\n            break\n        if snapshot is None:\n            return gap_in",
     ),
     _broken(
         "a table that was dropped stays on the board",

@@ -35,7 +35,7 @@ MUTATIONS: Final = (
         "16",
         "a history with a gap is taken for one without",
         "compactor/debt/table_changes.py",
-        '            return Gap("history_gap")',
+        "            return gap_in(metadata)",
         "            break",
         f"{_LOOKS}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
     ),

@@ -161,6 +161,33 @@ def test_expiry_of_the_counted_snapshot_needs_no_recount_while_its_child_names_i
     assert update.totals.data_files == 3
 
 
+@pytest.mark.parametrize(
+    ("by_nessie", "listed", "reason"),
+    [(True, 1, "not_listed"), (False, 1, "history_gap"), (True, 2, "history_gap")],
+)
+def test_a_catalog_that_lists_the_newest_snapshot_alone_is_not_taken_for_one_whose_snapshots_expire(
+    tmp_path: Path, by_nessie: bool, listed: int, reason: str
+) -> None:
+    """Nessie marks the metadata that it serves. `retain_last` 1 leaves one snapshot too, and is worth an alert."""
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1, 2])
+    history.append_unreal("a", [3])
+    counting, counted = DictionaryStore(), DictionaryStore()
+    assert not _look(history, counting, budget=1).counted
+    _look(history, counted)
+    for size in (4, 5, 6):
+        history.append_unreal("b", [size])
+    view = history.view()
+    properties = {**view.metadata.properties, **({"nessie.catalog.content-id": "6f2a"} if by_nessie else {})}
+    shown = {"snapshots": view.metadata.snapshots[-listed:], "properties": properties}
+    alone = replace(view, metadata=view.metadata.model_copy(update=shown))
+    sizes = file_sizes(PolicyValues(), view.properties)
+    updates = [advance(alone, sizes, store, ManifestCache(2**24), manifest_budget=50) for store in (counted, counting)]
+    assert [update.recount_reason for update in updates] == [reason, reason]
+    assert [update.totals.data_files for update in updates] == [6, 6]
+    assert [update.begun_anew for update in updates] == [0, 1]
+
+
 def test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says(tmp_path: Path) -> None:
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [1])

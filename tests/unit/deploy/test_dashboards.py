@@ -10,7 +10,7 @@ import pytest
 
 from deploy.generate.dashboards import DASHBOARDS
 from deploy.generate.grafana import Dashboard, document, file_name
-from tests.unit.deploy.test_alerts import NAME, exported
+from tests.unit.deploy.test_alerts import ALERTS, NAME, exported
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "grafana"
 
@@ -44,3 +44,12 @@ def test_panels_do_not_overlap_and_have_stable_ids() -> None:
         places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
         assert len(places) == len(panels) == len({panel["id"] for panel in panels})
         assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+
+
+def test_the_panel_of_readiness_leaves_standbys_out_as_the_alert_does() -> None:
+    """A standby that waits is not ready, and nothing is wrong."""
+    (alert,) = (each for each in ALERTS if each["alert"] == "FirnlineNotReady")
+    (panel,) = (panel for dashboard in DASHBOARDS for panel in dashboard.panels if panel.title == "Ready")
+    ((_, expression),) = panel.queries
+    of_services = " ".join(alert["expr"].split()).removeprefix("min by (job, namespace) (").removesuffix(") == 0")
+    assert expression == f"(min({of_services})) or on () vector(0)"

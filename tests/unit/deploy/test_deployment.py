@@ -68,6 +68,23 @@ def test_every_package_is_copied_into_the_image() -> None:
         assert f"\nCOPY {package} /build/{package}\n" in DOCKERFILE
 
 
+@pytest.mark.parametrize(
+    ("removed", "named"),
+    [
+        ("spark-yarn*", "`spark.master: yarn`"),
+        ("hive_metastore", "catalogs of type `hive`"),
+        ("zookeeper*", "locks in ZooKeeper"),
+        ("s3control", "S3 Access Grants"),
+        ("bcprov-*", "HDFS encryption zones"),
+    ],
+)
+def test_what_the_image_leaves_out_is_said_where_the_image_is_described(removed: str, named: str) -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    listed = page.split("Not available in the image:", 1)[1].split("\n\n", 1)[0]
+    assert f'"{removed}"' in (DOCKER / "slim.py").read_text()
+    assert named in " ".join(listed.split())
+
+
 def test_no_frontend_is_pulled_and_nothing_runs_as_root() -> None:
     assert "# syntax" not in DOCKERFILE
     final = DOCKERFILE.rsplit("\nFROM ", 1)[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -251,14 +250,31 @@ def test_tables_of_another_firnline_count_for_a_day_after_its_last_rewrite():
     assert exposed(board)["other_firnline_tables",] == 2
 
 
-@pytest.mark.parametrize("name", ["waiting_looks", "unlisted"])
-def test_waiting_looks_and_unlisted_namespaces_are_read_at_scrape_time(name: str) -> None:
-    now, metric = [7], {"unlisted": "unlisted_namespaces"}.get(name, name)
-    read: dict[str, Any] = {name: lambda: now[0]}
-    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", clock=lambda: NOW, **read)
-    assert samples(collector)[metric,] == 7
+def test_unlisted_namespaces_are_read_at_scrape_time() -> None:
+    now = [7]
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", unlisted=lambda: now[0])
+    assert samples(collector)["unlisted_namespaces",] == 7
     now[0] = 0
-    assert samples(collector)[metric,] == 0
+    assert samples(collector)["unlisted_namespaces",] == 0
+
+
+def test_waiting_looks_are_read_at_scrape_time_by_catalog() -> None:
+    """Labelled as `firnline_catalog_available` is: an alert leaves out the tables of catalogs that do not answer."""
+    waiting = {"lake": 7, "Lake": 2, "LAKE": 3}
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", waiting_looks=lambda: waiting)
+    found = samples(collector)
+    assert (found["waiting_looks", "lake"], found["waiting_looks", "other"]) == (7, 5)
+    waiting["lake"] = 0
+    assert samples(collector)["waiting_looks", "lake"] == 0
+
+
+def test_a_catalog_that_cannot_be_listed_is_0_also_among_those_without_a_name_of_their_own() -> None:
+    listed = {"lake": True, "Lake": True, "LAKE": False, "old": False}
+    found = exposed(DebtBoard(), listed=lambda: listed)
+    assert {key[1]: value for key, value in found.items() if key[0] == "catalog_listed"} == {
+        "lake": 1, "other": 0, "old": 0
+    }  # fmt: skip
+    assert not [key for key in exposed(DebtBoard()) if key[0] == "catalog_listed"], "not before a listing has ended"
 
 
 def test_oldest_waiting_is_of_tables_that_are_acted_on():

@@ -161,7 +161,8 @@ def full_exposition() -> bytes:
     recorder = Recorder(registry)
     for event in EXAMPLES:
         recorder(event)
-    registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1"))
+    catalogs = {"waiting_looks": lambda: {"lake": 1}, "listed": lambda: {"lake": True}}
+    registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1", **catalogs))
     registry.register(SlotCollector(lambda: SlotUse(4, 2, 1, 5, 5, {'10.0.0.1"\n': 2}, 0.0)))
     work = Work(budgets=(Budget("bytes_per_hour", 1000, 5),))
     registry.register(ReserveCollector(lambda: work, lambda: StateSpace(False, 1, 2)))

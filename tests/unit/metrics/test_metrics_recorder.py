@@ -312,6 +312,18 @@ def test_every_outcome_of_a_look_is_shown_from_the_start():
     assert set(LOOK_OUTCOMES) == set(Outcome)
 
 
+def test_a_hook_that_is_configured_is_shown_before_its_first_call():
+    """Prometheus sees the first failure only after a zero."""
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+    recorder.hook_known("0-trino")
+    shown = [
+        registry.get_sample_value("firnline_hook_calls_total", {"hook": "0-trino", "result": result})
+        for result in ("told", "failed")
+    ]
+    assert shown == [0, 0]
+
+
 def test_what_is_not_known_is_not_observed():
     assert "event_to_compacted_seconds_count" not in moved(replace(COMMITTED, event_to_compacted_seconds=None))
     assert moved(LedgerUpdated(TABLE, None)) == {"ledger_updates_total": 1}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mysql_mimic import MysqlServer, Session
@@ -19,9 +19,11 @@ from pydantic import ValidationError
 from compactor.events import Event, HookFinished, RunCommitted
 from compactor.patience.backoff import Backoff
 from compactor.settings.hooks import HookSettings
+from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.hooks.kinds import Hook, compacted_event, mysql_hook, statement, trino_hook
 from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
+from streaming.service.service import Service
 from tests.services.serving import serving
 
 TABLE = TableName("lake", ("db", "in`ner"), "it's")
@@ -292,3 +294,19 @@ def test_while_a_hook_is_slow_commits_to_one_table_become_one_call() -> None:
     ear.wait_for(3)
     hooks.stop()
     assert told == [("other", 1), ("other", 4), ("it's", 4)]
+
+
+def test_each_hook_is_in_the_metrics_before_its_first_call() -> None:
+    """A first failure that creates its series is no increase for Prometheus: on a quiet lake no alert would see it."""
+    environment = {
+        "FIRNLINE_CATALOGS": '{"lake": {"type": "sql", "uri": "sqlite:///:memory:"}}',
+        "FIRNLINE_HTTP__PORT": "0",
+        "FIRNLINE_HOOKS": '[{"kind": "spark"}, {"kind": "spark", "tables": ["db.*"]}]',
+    }
+    service = Service(load_settings(None, environment))
+    service._start_hooks(cast("Any", None))  # the session is used by calls alone
+    (shown,) = service._recorder._counters["firnline_hook_calls_total"].collect()
+    service.stop()
+    assert {tuple(each.labels.values()) for each in shown.samples if each.name.endswith("_total")} == {
+        (hook, result) for hook in ("0-spark", "1-spark") for result in ("told", "failed")
+    }

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compactor.lease import holder as holder_module
+from compactor.lease.holder import LeaseHolder
+from compactor.lease.local_store import LocalLeaseStore
+from compactor.lease.owner import Owner
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings, load_settings
 from streaming.logs.set_up import change_level
+from streaming.service.service import Service
 from streaming.service.settings_reload import LOOK_SECONDS, SettingsReload
 
 START = 'catalogs: {lake: {type: sql, uri: "sqlite:///:memory:"}}\ntables: {include: [a.*]}\n'
+EXCLUDES = START.replace("[a.*]}", "[a.*], exclude: [a.secret]}")
+ELSEWHERE = replace(Owner.this_process(), host="another.host")
 
 
 class Place:
@@ -42,8 +53,16 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(holder_module, "POLL_SECONDS", 0.01)
     return Place(tmp_path)
+
+
+def until(seen: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_changed_file_is_in_force_once_it_has_stayed_the_same(place: Place) -> None:
@@ -69,6 +88,57 @@ def test_a_standby_that_becomes_active_takes_what_has_changed_while_it_waited(pl
     assert place.include == ("b.*",)
     place.looks(3)
     assert len(place.applied) == 1
+
+
+def test_a_standby_takes_over_with_the_newest_valid_settings_that_it_has_seen(place: Place, tmp_path: Path) -> None:
+    """The file is invalid when it takes over: what was valid before holds, not what the start has read."""
+    active = LeaseHolder(LocalLeaseStore(tmp_path / "lease"), owner=ELSEWHERE)
+    active.acquire()
+    standby = LeaseHolder(LocalLeaseStore(tmp_path / "lease"))
+    polls = iter(["", EXCLUDES, "", "", "tables: {", "", ""])
+    troubles: list[str] = []
+
+    def waits() -> None:
+        content = next(polls, None)
+        if content is None:
+            active.release()
+        elif content:
+            place.file.write_text(content)
+        place.looks(1)
+        troubles.append(place.reload.trouble)
+
+    standby.acquire(waits)
+    place.reload.catch_up()
+    standby.release()
+    assert place.current.tables.exclude == ("a.secret",)
+    assert troubles[3] == ""
+    assert "not valid" in troubles[-1], "known before the standby becomes active"
+    assert place.reload.refused
+
+
+def test_a_waiting_service_hears_the_signal(place: Place, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    active = LeaseHolder(LocalLeaseStore(checkpoint / "lease"), owner=ELSEWHERE)
+    active.acquire()
+    with place.file.open("a") as file:
+        file.write("http: {port: 0}\n")
+    service = Service(load_settings(place.file, {}), path=place.file)
+    waiting = threading.Thread(target=service._become_active, args=(f"file://{checkpoint}",), daemon=True)
+    waiting.start()
+    try:
+        until(lambda: service._state.lease is not None and service._state.lease.waiting)
+        place.file.write_text(EXCLUDES + "http: {port: 0}\n")
+        service.reload()
+        until(lambda: service._controls.settings.tables.exclude == ("a.secret",))
+        place.file.write_text("tables: {")
+        service.reload()
+        until(lambda: service._state.controls.settings_refused)
+    finally:
+        active.release()
+        waiting.join(60)
+    service._controls.catch_up()
+    service.stop()
+    assert service._controls.settings.tables.exclude == ("a.secret",)
 
 
 def test_a_signal_reads_it_at_once(place: Place) -> None:

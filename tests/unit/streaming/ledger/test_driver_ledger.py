@@ -13,6 +13,7 @@ from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
 from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
+from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
 from streaming.ledger.heard import Heard, HeardLocation
@@ -28,6 +29,7 @@ class Driving:
         self.scene = Scene(folder, service={"manifest_disk_bytes": 0}, **sections)
         self.shard = EVERYTHING
         self.may_sweep = True
+        self.checkpoint, self.token = f"file://{folder}/checkpoint", 0
         self.ledger = self._ledger()
 
     def _ledger(self) -> DriverLedger:
@@ -38,10 +40,11 @@ class Driving:
             catalogs=scene.catalogs,
             board=scene.board,
             plans=scene.plans,
-            checkpoint=f"file://{scene.folder}/checkpoint",
+            checkpoint=self.checkpoint,
             around=around,
             listener=scene.published.append,
             clock=lambda: NOW,
+            token=self.token,
         )
 
     def restart(self) -> None:
@@ -242,6 +245,41 @@ def test_a_table_of_a_service_that_was_in_the_group_has_moved(
     for settling in ((members,), ()):
         driving.shard = Shard(OTHER, (OTHER,), settling)
         driving.ledger.shard_changed(driving.shard)
+    until(lambda: driving.files() == {A: 1})
+    assert [update.recount_reason for update in driving.scene.updates] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "token", "known", "reason"),
+    [
+        ("s3://bucket/checkpoint", 2, False, "taken_over"),
+        ("hdfs://names/checkpoint", 7, False, "taken_over"),
+        ("s3://bucket/checkpoint", 1, False, "first_sight"),  # the first start of the deployment
+        ("file://{folder}/checkpoint", 2, False, "first_sight"),  # the state was there, and is lost
+        ("s3://bucket/checkpoint", 2, True, "first_sight"),  # a new table of a service that has counted others
+    ],
+)
+def test_tables_that_another_host_has_counted_are_taken_over(
+    driving: Driving,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: str,
+    token: int,
+    known: bool,
+    reason: str,
+) -> None:
+    """With a checkpoint on an object store the counts lie on the host's disk: nothing is lost with the checkpoint."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "host"))
+    place = checkpoint.format(folder=tmp_path)
+    if known:
+        before = LedgerDatabase(own_file(state_file(place), 1))
+        state = before.state("lake.db.other")
+        state.put_head("{}")
+        state.save()
+        before.close()
+    driving.checkpoint, driving.token = place, token
+    driving.scene.history.append_unreal("a", [1])
+    driving.restart()
     until(lambda: driving.files() == {A: 1})
     assert [update.recount_reason for update in driving.scene.updates] == [reason]
 

@@ -146,12 +146,14 @@ def test_a_listing_that_takes_too_long_is_shown_until_it_ends(
     try:
         assert begun.wait(60)
         watching.now += LISTING_SECONDS
-        assert watching.watcher.hanging == {}
+        assert (watching.watcher.hanging, watching.watcher.listed) == ({}, {})
         watching.now += 1
         assert watching.watcher.hanging == {"lake": LISTING_SECONDS + 1}
+        assert watching.watcher.listed == {"lake": False}
     finally:
         answered.set()
-    until(lambda: not watching.watcher.hanging)
+    until(lambda: watching.watcher.listed == {"lake": True})
+    assert not watching.watcher.hanging
 
 
 def test_sweep_soon_sweeps_at_once(watching: Watching) -> None:
@@ -260,6 +262,23 @@ def test_a_sweep_that_fails_is_published_and_repeated_soon(watching: Watching) -
     assert scene.published[2:] == [CatalogAnswers("lake", available=True)]
     assert watcher.trouble is None
     assert watcher.found == frozenset({NAME})
+
+
+def test_a_catalog_whose_listing_fails_while_its_tables_load_is_not_listed(watching: Watching) -> None:
+    """Each good look closes the breaker that the failed listing has opened: the breaker alone tells nobody."""
+    scene, watcher = watching.scene, watching.watcher
+    watcher._swept("lake")
+    assert watcher.listed == {"lake": True}
+    for _ in range(5):
+        scene.catalogs.failure = NO_LIST
+        watcher._swept("lake")
+        scene.catalogs.failure = None
+        watching.now += SWEEP_AGAIN_SECONDS
+        watching.breakers.ended("lake", "lake.db.t", None)
+        assert watching.breakers.available("lake")
+        assert watcher.listed == {"lake": False}
+    watcher._swept("lake")
+    assert watcher.listed == {"lake": True}
 
 
 def test_a_sweep_that_fails_half_way_asks_for_what_it_listed_and_forgets_nothing(
