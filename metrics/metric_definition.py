@@ -11,7 +11,7 @@ SECOND_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800
 
 OTHER = "other"
 _UNITS = ("seconds", "bytes", "files", "records", "rows", "partitions", "tables", "groups", "runs", "events", "offsets")
-_SLUG = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}")
+_SLUG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}")
 
 # Table names are unbounded. Only gauges read from the debt board carry them: those series vanish with their table.
 _PER_TABLE = ("catalog", "table")
@@ -47,7 +47,9 @@ class MetricDefinition:
 
 
 def slug(text: str) -> str:
-    """Return `text` if it is a short lower-case slug, else "other", so that labels have few values."""
+    """`text` if it is one short ASCII word, else "other", so that labels have few values. Most names of catalogs are
+    such words: two that share a series would hide each other from alerts.
+    """
     return text if _SLUG.fullmatch(text) else OTHER
 
 

@@ -260,7 +260,7 @@ def test_unlisted_namespaces_are_read_at_scrape_time() -> None:
 
 def test_waiting_looks_are_read_at_scrape_time_by_catalog() -> None:
     """Labelled as `firnline_catalog_available` is: an alert leaves out the tables of catalogs that do not answer."""
-    waiting = {"lake": 7, "Lake": 2, "LAKE": 3}
+    waiting = {"lake": 7, "sé": 2, "sò": 3}
     collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", waiting_looks=lambda: waiting)
     found = samples(collector)
     assert (found["waiting_looks", "lake"], found["waiting_looks", "other"]) == (7, 5)
@@ -269,7 +269,7 @@ def test_waiting_looks_are_read_at_scrape_time_by_catalog() -> None:
 
 
 def test_a_catalog_that_cannot_be_listed_is_0_also_among_those_without_a_name_of_their_own() -> None:
-    listed = {"lake": True, "Lake": True, "LAKE": False, "old": False}
+    listed = {"lake": True, "sé": True, "sò": False, "old": False}
     found = exposed(DebtBoard(), listed=lambda: listed)
     assert {key[1]: value for key, value in found.items() if key[0] == "catalog_listed"} == {
         "lake": 1, "other": 0, "old": 0

@@ -121,19 +121,21 @@ def test_recorder_and_collector_divide_the_gauges():
     assert not set(RECORDED_GAUGES) & set(COLLECTED)
 
 
-@pytest.mark.parametrize("good", ["conflict", "commit_state_unknown", "s3-notification", "v1.2", "0", "a" * 60])
+@pytest.mark.parametrize(
+    "good", ["conflict", "commit_state_unknown", "s3-notification", "v1.2", "0", "a" * 60, "Lake", "_a"]
+)
 def test_slugs_are_kept(good):
     assert slug(good) == good
 
 
-@pytest.mark.parametrize("odd", ["", "a" * 61, "Conflict", "two words", "a\n", 'a"b', "é", "٣", "_a", "a/b", "\ud800"])
+@pytest.mark.parametrize("odd", ["", "a" * 61, "two words", "a\n", 'a"b', "é", "٣", ".a", "a/b", "\ud800"])
 def test_anything_else_becomes_other(odd):
     assert slug(odd) == OTHER
 
 
 @given(st.text())
 def test_no_text_makes_a_bad_label_value(text):
-    assert re.fullmatch(r"[a-z0-9._-]{1,60}", slug(text))
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,60}", slug(text))
 
 
 def test_reference_page_is_up_to_date():
