@@ -95,3 +95,8 @@ class Converted(Generic[T, U]):
                     found.append(one)
             known = self._known[id(shared)] = shared, tuple(found), starts  # holds `shared`: its id stays its own
         return known[1], known[2][start]
+
+
+def only(wanted: Callable[[T], bool]) -> Converted[T, T]:
+    """Leaves out what is not wanted."""
+    return Converted(lambda item: item if wanted(item) else None)

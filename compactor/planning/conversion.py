@@ -10,7 +10,7 @@ from typing import Final
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
-from compactor.manifests.tails import Converted, of_all
+from compactor.manifests.tails import Converted, of_all, only
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Grant, requests_of
 from compactor.planning.compared_columns import not_compared
@@ -78,10 +78,10 @@ def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTH
         key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
     }
     refused = _refused(inventory, equality_deletes, [file for files in hit.values() for file in files], unsearchable)
+    not_refused: Converted[FileEntry, FileEntry] = only(lambda each: each.identity not in refused)
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
-        without_refused = Converted[FileEntry, FileEntry](lambda each: None if each.identity in refused else each)
-        left = [file._replace(deletes=without_refused(file.deletes)) for file in files]
+        left = [file._replace(deletes=not_refused(file.deletes)) for file in files]
         left = [file for file in left if any(map(_by_value, file.deletes))]
         searches += [tuple(left[start : start + FILES_OF_A_SEARCH]) for start in range(0, len(left), FILES_OF_A_SEARCH)]
     return Conversion(

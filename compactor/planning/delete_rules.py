@@ -29,7 +29,7 @@ from compactor.debt.board import PartitionCounts
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile
-from compactor.manifests.tails import Converted, of_all
+from compactor.manifests.tails import of_all, only
 from compactor.settings.policy import PolicyValues
 
 OPEN_BYTES = 4 * 1024 * 1024
@@ -84,28 +84,28 @@ def few_deletes(files: Sequence[LiveFile], most_carried: float) -> bool:
     An estimate: positions may repeat, and a delete file of a partition may name rows of other files.
     """
     deletes = {delete.identity: delete for delete in of_all(file.deletes for file in files)}.values()
-    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
+    if any(map(_is_by_value, deletes)):
         return False
     return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
-
-
-def _if_by_value(delete: FileEntry) -> FileEntry | None:
-    return delete if delete.content is Content.EQUALITY_DELETES else None
 
 
 def nameless_deletes(files: Sequence[LiveFile]) -> tuple[frozenset[int], float]:
     """Indexes of the files to which position deletes apply that name no data file, and the ratio of their rows that
     these delete: an upper bound, since positions may repeat, and rows may be of files that are gone.
     """
-    nameless = Converted(_if_nameless)
-    found = {index: those for index, file in enumerate(files) if (those := nameless(file.deletes))}
+    nameless = only(_is_nameless)
+    found = {index: kept for index, file in enumerate(files) if (kept := nameless(file.deletes))}
     rows = sum(files[index].entry.records for index in found)
     deleted = {delete.identity: delete.records for delete in of_all(found.values())}
     return frozenset(found), min(1.0, sum(deleted.values()) / rows) if rows else 0.0
 
 
-def _if_nameless(delete: FileEntry) -> FileEntry | None:
-    return delete if delete.content is Content.POSITION_DELETES and delete.applies_to is None else None
+def _is_by_value(delete: FileEntry) -> bool:
+    return delete.content is Content.EQUALITY_DELETES
+
+
+def _is_nameless(delete: FileEntry) -> bool:
+    return delete.content is Content.POSITION_DELETES and delete.applies_to is None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class DeleteRules:
         """
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
-        by_value = Converted(_if_by_value)
+        by_value = only(_is_by_value)
         counts = [len(by_value(file.deletes)) for file in files]
         counted = list(zip(files, counts, strict=True))
         due = {index for index, (file, count) in enumerate(counted) if self._slow(file.size, count)}

@@ -15,7 +15,7 @@ from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
-from compactor.manifests.tails import Converted
+from compactor.manifests.tails import only
 from compactor.partitions import LOST_COLUMN, NOT_FINITE, PartitionKey
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.delete_rules import few_deletes
@@ -164,9 +164,13 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     misunderstood = misread(table, key, files)
     if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:
         return misunderstood.sentence
-    vectors_of = Converted[FileEntry, FileEntry](lambda each: each if each.is_deletion_vector else None)
+    vectors_of = only(_is_vector)
     found = (_contradiction(file, vectors_of(file.deletes)) for file in files if file.deletes)
     return next(filter(None, found), None)
+
+
+def _is_vector(delete: FileEntry) -> bool:
+    return delete.is_deletion_vector
 
 
 def _contradiction(file: LiveFile, vectors: Sequence[FileEntry]) -> str | None:

@@ -57,7 +57,7 @@ def is_no_answer(error: Exception) -> bool:
 
 
 def failure_of_group(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:
-    """The error of a file group of which an output task failed for good."""
+    """The error of a file group, one of whose output tasks failed for good."""
     reason, remedy = reason_of(error)
     if isinstance(error, FirnlineError) and reason not in {Reason.INPUT_MISSING, Reason.OUT_OF_MEMORY}:
         return error

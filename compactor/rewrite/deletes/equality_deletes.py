@@ -98,8 +98,8 @@ def deletes_memory(inputs: Sequence[EncodeInput]) -> int:
 
     Of a position delete file, or a file of vectors, only the positions of these files are kept.
     """
-    by_value = {delete for each in inputs for delete in each.equality_deletes}
-    by_position = {delete for each in inputs for delete in each.position_deletes}
+    by_value = set(of_all(each.equality_deletes for each in inputs))
+    by_position = set(of_all(each.position_deletes for each in inputs))
     rows = sum(each.records for each in inputs if each.position_deletes)
     positions = min(UNPACKED_RATIO * sum(each.size for each in by_position), _POSITION_BYTES * rows)
     return UNPACKED_RATIO * sum(each.size for each in by_value) + positions

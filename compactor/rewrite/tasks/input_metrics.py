@@ -44,7 +44,7 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass. `inputs`: those that each of its tasks may copy. `found`: pickled metrics by path."""
+    """One pass. `inputs`: what each of its tasks may copy. `found`: pickled metrics by path."""
 
     inputs: Mapping[TaskId, Sequence[LiveFile]]
     found: Future[dict[str, bytes]]

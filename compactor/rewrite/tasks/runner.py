@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from compactor.credentials.renewing_file_io import vended_of
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
+from compactor.manifests.executor_job import SCHEDULER_POOL
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted, refused_request
@@ -36,7 +37,6 @@ from compactor.storage.byte_store import RENEWING
 from compactor.storage.opening import byte_store_for
 
 UNSORTED = 0
-SCHEDULER_POOL = "rewrite"
 JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task with a reason of `TRIED_AGAIN`, are tried once more, alone
 TRIED_AGAIN: Final = frozenset({Reason.CREDENTIALS_EXPIRED, Reason.OUT_OF_MEMORY, Reason.UNAVAILABLE, Reason.TASK_LOST})
 """Reasons of output tasks that may succeed at a second attempt: with a new credential, alone, later, or elsewhere."""

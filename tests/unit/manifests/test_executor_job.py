@@ -15,7 +15,6 @@ from compactor.errors import RetryError
 from compactor.manifests import executor_job
 from compactor.manifests.executor_job import JOBS_PER_CORE, ReadOnExecutors
 from compactor.manifests.reads import Wanted, batches, read_here, wanted_of
-from compactor.rewrite.tasks import runner
 from tests.properties.table_history import TableHistory
 
 CORES = 2
@@ -97,7 +96,7 @@ def test_all_cores_decode_and_the_driver_holds_no_more_than_their_jobs(history: 
         for decoded in read_here(io, manifests)
         for each, entries in zip(decoded.wanted, decoded.entries, strict=True)
     }
-    assert cluster.pools == {f"spark.scheduler.pool={runner.SCHEDULER_POOL}"}
+    assert cluster.pools == {"spark.scheduler.pool=rewrite"}
 
 
 def test_a_job_that_fails_ends_the_read_and_no_other_is_started(history: TableHistory) -> None:

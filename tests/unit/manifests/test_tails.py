@@ -1,4 +1,4 @@
-"""Ends of shared tuples are equal to tuples, and share in whatever is made of them."""
+"""Ends of shared tuples are equal to tuples, and what is made of them shares as much."""
 
 from __future__ import annotations
 
