@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,36 +228,6 @@ class JavaTable:
         iceberg = self.jvm.org.apache.iceberg
         node = iceberg.util.JsonUtil.mapper().readTree(json.dumps({"delete-files": list(delete_files)}))
         return iceberg.rest.TableScanResponseParser.parseDeleteFiles(node, self.handle.specs())
-
-    def planned_scan_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
-        """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.
-
-        Raises:
-            GiveUpError: Java's plan lacks a file of the inventory.
-            ReplanError: the planned snapshot has expired.
-        """
-        wanted = set(paths)
-        if self.handle.snapshot(self.snapshot_id) is None:
-            raise ReplanError(
-                f"snapshot {self.snapshot_id} of {self.view.name} expired during the run",
-                reason=Reason.SNAPSHOT_EXPIRED,
-            )
-        scan = self.handle.newScan().useSnapshot(self.snapshot_id).ignoreResiduals()
-        found: dict[str, Any] = {}
-        planned = scan.planFiles()
-        try:
-            iterator = planned.iterator()
-            while len(found) < len(wanted) and iterator.hasNext():
-                task = iterator.next()
-                path = str(task.file().location())
-                if path in wanted:
-                    found[path] = task
-        finally:
-            planned.close()
-        if len(found) < len(wanted):
-            missing = next(iter(wanted - set(found)))
-            raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason=Reason.PLANS_DIFFER)
-        return found
 
 
 def _loaded(session: SparkSession, view: TableView) -> Any:

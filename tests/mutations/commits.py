@@ -24,8 +24,8 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "the spark engine reads the newest snapshot, not the planned one",
-        "compactor/spark/java_table.py",
-        "newScan().useSnapshot(self.snapshot_id).ignoreResiduals()",
+        "compactor/spark/planned_tasks.py",
+        "newScan().useSnapshot(table.snapshot_id).ignoreResiduals()",
         "newScan().ignoreResiduals()",
         f"{_MEANWHILE}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -33,6 +33,7 @@ from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
 from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, storage_of
 from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
+from compactor.spark.planned_tasks import planned_scan_tasks
 from compactor.storage.byte_store import RENEWING
 from compactor.storage.opening import byte_store_for
 
@@ -327,8 +328,10 @@ class OutputTaskRunner:
         with self._lock:
             if self._spark_tasks is None:
                 self._table.renew()
-                paths = [file.entry.path for planned in self._plan.groups for file in planned.file_group.files]
-                self._spark_tasks = self._table.planned_scan_tasks(paths)
+                wanted: defaultdict[PartitionKey, list[str]] = defaultdict(list)
+                for planned in self._plan.groups:
+                    wanted[planned.file_group.key] += [file.entry.path for file in planned.file_group.files]
+                self._spark_tasks = planned_scan_tasks(self._table, wanted)
             return self._spark_tasks
 
 

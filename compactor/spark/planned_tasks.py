@@ -1,0 +1,134 @@
+"""Iceberg's own scan tasks of the planned input files, found by their partitions.
+
+Each file that Java lists costs three calls through Py4J. Of a table with millions of files only those in the wanted
+partitions are listed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
+
+from compactor.errors import GiveUpError, ReplanError
+from compactor.iceberg.tables import TableView
+from compactor.partitions import JsonValue, PartitionKey
+from compactor.reasons import Reason
+from compactor.spark.java_table import JavaTable, first_line
+
+LOG = logging.getLogger("firnline")
+PARTITIONS_PER_SCAN = 100
+"""Each manifest entry is compared with all partitions of a scan, and each scan reads the manifests again."""
+
+Filter = bool | dict[str, Any]
+"""An expression in Iceberg's JSON form (REST spec, Expression). `True` keeps all files."""
+
+
+def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collection[str]]) -> dict[str, Any]:
+    """Java's own scan tasks of data files at the planned snapshot, by path, deletes and row lineage included.
+
+    Args:
+        table: loaded for the run.
+        wanted: paths of the files of each partition.
+
+    Raises:
+        GiveUpError: Java's plan lacks a file of the inventory.
+        ReplanError: the planned snapshot has expired.
+    """
+    view = table.view
+    if table.handle.snapshot(table.snapshot_id) is None:
+        raise ReplanError(
+            f"snapshot {table.snapshot_id} of {view.name} expired during the run", reason=Reason.SNAPSHOT_EXPIRED
+        )
+    found: dict[str, Any] = {}
+    for keys in _parts(list(wanted)):
+        some = partition_filter(view, table.snapshot_id, keys)
+        if some is True:  # then one walk finds the files of all partitions
+            break
+        try:
+            found |= _listed(table, some, {path for key in keys for path in wanted[key]})
+        except Py4JJavaError as error:  # the walk below lists all files; it fails too if the store does not answer
+            LOG.info("%s: the scan of %d partitions failed: %s", view.name, len(keys), first_line(error))
+            break
+    left = {path for paths in wanted.values() for path in paths} - found.keys()
+    found |= _listed(table, True, left)
+    missing = left - found.keys()
+    if missing:
+        raise GiveUpError(f"Iceberg's scan of {view.name} does not list {min(missing)}", reason=Reason.PLANS_DIFFER)
+    return found
+
+
+def partition_filter(view: TableView, snapshot_id: int, keys: Iterable[PartitionKey]) -> Filter:
+    """An expression that holds for every row of these partitions and for few others; at least one key."""
+    schemas = _schemas(view, snapshot_id)
+    found: Filter = False
+    for key in keys:
+        of_key: Filter = True
+        for field, value in zip(view.spec(key.spec_id).fields, key.tuple_json, strict=True):
+            of_key = _both("and", of_key, _holds(field, value, schemas), neutral=True)
+        found = _both("or", found, of_key, neutral=False)
+    return found
+
+
+def _both(kind: str, left: Filter, right: Filter, *, neutral: bool) -> Filter:
+    """`left` and `right`, or either; `neutral`: the side that says nothing."""
+    if isinstance(left, bool):
+        return right if left is neutral else left
+    if isinstance(right, bool):
+        return left if right is neutral else right
+    return {"type": kind, "left": left, "right": right}
+
+
+def _holds(field: PartitionField, value: JsonValue, schemas: Collection[Schema]) -> Filter:
+    """A predicate on the field's source column; `True` if Iceberg cannot evaluate one."""
+    not_in_json = isinstance(value, float) and not math.isfinite(value)
+    if not_in_json or isinstance(field.transform, VoidTransform | UnknownTransform):
+        return True
+    names = {schema.find_column_name(field.source_id) for schema in schemas}
+    if len(names) != 1 or None in names:  # renamed since the snapshot: Java reads names of the one or of the other
+        return True
+    (name,) = names
+    identity = isinstance(field.transform, IdentityTransform)
+    term = name if identity else {"type": "transform", "transform": str(field.transform), "term": name}
+    return {"type": "is-null", "term": term} if value is None else {"type": "eq", "term": term, "value": value}
+
+
+def _schemas(view: TableView, snapshot_id: int) -> list[Schema]:
+    """The table's schema and the snapshot's."""
+    metadata = view.metadata
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    written = snapshot.schema_id if snapshot else None
+    return [metadata.schema(), *(each for each in metadata.schemas if each.schema_id == written)]
+
+
+def _listed(table: JavaTable, kept: Filter, paths: Collection[str]) -> dict[str, Any]:
+    """The scan tasks of `paths` that Java lists."""
+    found: dict[str, Any] = {}
+    if not paths:
+        return found
+    scan = table.handle.newScan().useSnapshot(table.snapshot_id).ignoreResiduals()
+    if kept is not True:
+        parser = table.jvm.org.apache.iceberg.expressions.ExpressionParser
+        scan = scan.filter(parser.fromJson(json.dumps(kept), scan.schema()))
+    planned = scan.planFiles()
+    try:
+        iterator = planned.iterator()
+        while len(found) < len(paths) and iterator.hasNext():
+            task = iterator.next()
+            path = str(task.file().location())
+            if path in paths:
+                found[path] = task
+    finally:
+        planned.close()
+    return found
+
+
+def _parts(keys: list[PartitionKey]) -> Iterable[list[PartitionKey]]:
+    return (keys[start : start + PARTITIONS_PER_SCAN] for start in range(0, len(keys), PARTITIONS_PER_SCAN))
