@@ -49,7 +49,7 @@ test-package: setup ## Run the unit tests of one package, without Spark or serve
 test-slow: setup ## Run the slow tests, and the property tests with all their examples
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m pytest -m slow
-	@TEST_EXAMPLES=all $(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2 tests/properties
+	@TEST_EXAMPLES=all $(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2 tests/properties tests/contracts tests/unit
 
 test-correctness: setup ## Every kind of table, writer and engine, then 300 generated tables, row by row (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.correctness $(ARGS)

@@ -32,6 +32,7 @@ from compactor.settings.tree import CommitSettings, Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.correctness.metadata_reader import TableMetadata
+from tests.properties.examples import ALL
 from tests.services.kafka_broker import kafka_source
 from tests.services.quick_java import SPARK_CONF
 from tests.services.rest_catalog import rest_catalog_source
@@ -42,7 +43,7 @@ hypothesis_settings.register_profile(
     "firnline",
     deadline=None,
     derandomize=os.environ.get("CI", "").lower() == "true",
-    max_examples=100,
+    max_examples=100 if ALL else 50,
     suppress_health_check=[HealthCheck.too_slow],
 )
 hypothesis_settings.load_profile("firnline")

@@ -63,6 +63,7 @@ from compactor.manifests.decoder import RawManifest, UnusualManifestError, decod
 from compactor.manifests.disk import ManifestDisk
 from compactor.manifests.reads import Wanted, decode
 from compactor.partitions import PartitionLayout
+from tests.properties.examples import examples
 from tests.unit.manifests.manifest_files import record
 
 INTS, LONGS = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
@@ -180,7 +181,7 @@ def reference(manifest: ManifestFile, layout: PartitionLayout) -> list[Any]:
     return [file_entry(each, manifest.manifest_path, layout) for each in read_entries(load_file_io({}), manifest)]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(given_manifests=st.lists(manifests(), min_size=1, max_size=3))
 def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[Any]) -> None:
     """Alone and joined with others, as columns of objects, and after a stay on disk. Texts: NaN equals NaN."""

@@ -114,6 +114,7 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 def _environment(copy: Path) -> Mapping[str, str]:
     """Python, also in Spark's workers, takes modules from the copy.
 
-    No bytecode: a change within a second to a file of the same length would not be seen.
+    No bytecode: a change within a second to a file of the same length would not be seen. Property tests try all their
+    examples, because an eighth of them may not meet the mutation.
     """
-    return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TEST_EXAMPLES": "all"}

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: `make test` an eighth, `make test-slow` all."""
+"""How many examples a property test tries: `make test` an eighth, `make test-slow` and `make test-mutations` all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,5 @@ FEWEST: Final = 10
 
 
 def examples(count: int) -> int:
-    """`count` with TEST_EXAMPLES=all, else an eighth of it, but not fewer than 10.
-
-    Not for tests that `tests/mutations/` names: they try as many examples as they need to catch their mutations.
-    """
+    """`count` with TEST_EXAMPLES=all, else an eighth of it, but not fewer than 10."""
     return count if ALL else max(FEWEST, count // 8)

@@ -162,7 +162,7 @@ scripts = st.lists(pauses, min_size=5, max_size=60)
 rates = st.lists(st.floats(SLOWEST, FASTEST), min_size=3, max_size=3)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(steps=steps, rates=rates, script=scripts)
 def test_at_most_one_process_may_act_at_any_time(
     steps: list[tuple[int, float, bool]], rates: list[float], script: list[Pause]
@@ -205,7 +205,7 @@ def test_a_deposed_process_commits_nothing_even_if_its_clock_stood_still(
     assert world.confirmed == sorted(world.confirmed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rate=st.floats(SLOWEST, FASTEST), polls=st.integers(1, 60))
 def test_a_standby_never_replaces_a_holder_that_renews_in_time(rate: float, polls: int) -> None:
     world = World(iter(()))

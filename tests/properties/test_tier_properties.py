@@ -22,6 +22,7 @@ from compactor.planning.policy import ThresholdPolicy
 from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
 from compactor.whatif.simulation import Arrival, Outcome, bursts, regular, replay
+from tests.properties.examples import examples
 from tests.properties.planning import data_file, delete_file, inventory_of
 
 TARGET = 1000
@@ -230,7 +231,7 @@ def test_deletes_cause_at_most_eight_mebibytes_of_rewriting_for_each_file_that_a
     assert outcome.bytes_rewritten <= by_tiers + 8 * MEBIBYTE * 2 * len(commits)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(1, 40 * MEBIBYTE), min_size=1, max_size=120), st.sampled_from(GROWTHS), st.booleans())
 @example([40 * MEBIBYTE] * 120, 8.0, False)
 @example([7168] * 120, 8.0, False)

@@ -50,9 +50,10 @@ from compactor.rewrite.encode.written_metrics import (
 )
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from compactor.rewrite.reading.schema import arrow_type, written_schema
+from tests.properties.examples import examples
 from tests.unit.rewrite.encode_support import column, encode_task, encoded, write
 
-COMMON = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+COMMON = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:

@@ -38,6 +38,7 @@ from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.schema import written_schema
+from tests.properties.examples import examples
 
 UTC = dt.UTC
 KINDS: dict[str, tuple[Any, list[Any]]] = {
@@ -106,7 +107,7 @@ def tables(draw: st.DrawFn) -> tuple[Schema, list[tuple[int, list[Row]]], list[t
     return schema, files, deletes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(tables())
 def test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer(
     tmp_path_factory: pytest.TempPathFactory,

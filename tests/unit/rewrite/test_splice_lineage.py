@@ -30,6 +30,7 @@ from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, LINEAGE_ELEMENTS, ROW_ID, without_lineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput
 from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput, TaskResult, foreseen, run_task
+from tests.properties.examples import examples
 from tests.unit.rewrite.lineage_files import (
     ANY_SIZE,
     COMPLETE,
@@ -74,7 +75,7 @@ def files(draw: st.DrawFn) -> tuple[File, dict[str, Any], list[str]]:
     return file, options, order
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4))
 def test_every_row_keeps_what_it_had_or_inherited(written: list[tuple[File, dict[str, Any], list[str]]]) -> None:
     with TemporaryDirectory() as folder:
