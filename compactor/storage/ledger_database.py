@@ -69,6 +69,11 @@ class LedgerDatabase:
         """Delete the state of one table."""
         self.save(name, head=None, cleared=True, slots={})
 
+    def names(self) -> list[str]:
+        """The tables that have a state."""
+        with self._using("read") as connection:
+            return [str(name) for (name,) in connection.execute("SELECT name FROM heads")]
+
     def head(self, name: str, generation: int | None = None) -> str | None:
         with self._using("read", generation) as connection:
             found = connection.execute("SELECT head FROM heads WHERE name = ?", (name,)).fetchone()

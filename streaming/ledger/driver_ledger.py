@@ -16,7 +16,7 @@ from pathlib import Path
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
-from compactor.errors import RetryError
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import Listener, LocationUnresolved
 from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError
 from compactor.locations import plain_path, user_folder
@@ -137,6 +137,7 @@ class DriverLedger:
             around.behind,
             self.looker.rhythms.of,
             self._locations.likely,
+            self._saved,
         )
         self.watcher = TableWatcher(
             settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener, clock=self.clock
@@ -298,6 +299,13 @@ class DriverLedger:
         """Whether an earlier holder of the lease has counted the tables on another host: its state was on its disk."""
         database = self._database
         return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
+
+    def _saved(self) -> list[TableName]:
+        """Tables whose state is on disk; none if it cannot be read, which looks report."""
+        try:
+            return [TableName.of_key(name) for name in self._database.names()]
+        except FirnlineError:
+            return []
 
     def _wants(self, table: TableName) -> bool:
         """Whether the table is ours and not ignored. Settings, too, may change during a look."""

@@ -48,6 +48,7 @@ class Surroundings:
         behind: Whether the stream is behind: then commits whose events wait in the topic are found by looks.
         rhythm: What is known of the commits of a table.
         likely: Tables that may own an unknown folder of metadata, the likeliest first.
+        saved: Tables whose state is on disk; a sweep looks at those that are not listed: dropped while no service ran.
     """
 
     known: Callable[[], Iterable[TableName]]
@@ -56,6 +57,7 @@ class Surroundings:
     behind: Callable[[], bool] = lambda: False
     rhythm: Callable[[TableName], Rhythm] = lambda _table: UNKNOWN
     likely: Callable[[], Sequence[TableName]] = lambda: ()
+    saved: Callable[[], Iterable[TableName]] = lambda: ()
 
 
 @dataclass
@@ -203,7 +205,7 @@ class TableWatcher:
         kept = (each for each in self._named(catalog) if _is_within(each, unlisted))
         self._keep(catalog, frozenset(listed.union(self._found_within(catalog, unlisted))), names.union(kept))
         self._report_unlisted(catalog, unlisted)
-        for table in self._not_listed(catalog):
+        for table in self._not_listed(catalog, {*self.surroundings.known(), *self.surroundings.saved()}):
             self._ask(table, asked_at)
         self.ask_due(catalog)
         return len(self._found[catalog])
@@ -234,7 +236,7 @@ class TableWatcher:
         The tables of the last listing, and those on the board.
         """
         this, now, service = self._round(catalog), self.ticks(), self.settings.service
-        tables = self._found.get(catalog, frozenset()).union(self._not_listed(catalog))
+        tables = self._found.get(catalog, frozenset()).union(self._not_listed(catalog, self.surroundings.known()))
         behind, epoch = self.surroundings.behind(), self.clock()
         intervals = {
             table: wanted_seconds(self.surroundings.rhythm(table), epoch, service.sweep_seconds, behind=behind)
@@ -253,14 +255,10 @@ class TableWatcher:
             this.asked_at = {table: at for table, at in this.asked_at.items() if table in intervals}
         return len(asked)
 
-    def _not_listed(self, catalog: str) -> set[TableName]:
-        """Tables on the board that the last listing has not: dropped, or in a namespace that cannot be listed."""
+    def _not_listed(self, catalog: str, tables: Iterable[TableName]) -> set[TableName]:
+        """Tables that the last listing has not: dropped, or in a namespace that cannot be listed."""
         found = self._found.get(catalog, frozenset())
-        return {
-            table
-            for table in self.surroundings.known()
-            if table.catalog == catalog and table not in found and self._watches(table)
-        }
+        return {table for table in tables if table.catalog == catalog and table not in found and self._watches(table)}
 
     def _ask(self, table: TableName, asked_at: dict[TableName, float]) -> None:
         asked_at[table] = self.ticks()

@@ -64,8 +64,9 @@ def _check_debt(debt: TableDebt, truth: Truth) -> None:
 def check_current(ledger: LedgerUnderTest, truths: Truths, name: TableName, table: Table | None) -> None:
     """The ledger has seen the table as it is now: its newest snapshot, sizes and policy."""
     debt, text = ledger.board.get(name), ledger.ledger._database.head(name.key)
-    if table is None:  # its state may be left on disk, if it was dropped while no process ran
+    if table is None:
         assert debt is None, f"{name} does not exist, yet it is on the board"
+        assert text is None, f"{name} does not exist, yet its state is on disk"
         return
     assert debt is not None, f"{name} is not counted"
     assert text is not None, f"{name} has no state"

@@ -325,6 +325,7 @@ def test_a_forgotten_table_is_gone_and_the_others_stay(file: Path, database: Led
         put(database, name, "head", {0: b"x", SLOTS - 1: b"y"})
     database.forget("t")
     database.forget("never seen")
+    assert database.names() == ["tt"]
     with sqlite3.connect(file) as other:
         assert other.execute("SELECT name, count(*) FROM slots GROUP BY name").fetchall() == [("tt", 2)]
         assert other.execute("SELECT name FROM heads").fetchall() == [("tt",)]

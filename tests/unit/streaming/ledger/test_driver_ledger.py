@@ -162,6 +162,17 @@ def test_a_restart_on_the_same_checkpoint_recounts_nothing(driving: Driving) -> 
     assert [update.recount_reason for update in driving.scene.updates] == ["first_sight", None, None]
 
 
+def test_a_table_that_was_dropped_while_no_service_ran_leaves_no_state(driving: Driving) -> None:
+    driving.scene.history.append_unreal("a", [1])
+    driving.ledger.start()
+    until(lambda: driving.files() == {A: 1})
+    until(lambda: driving.ledger.looker.database.names() == [NAME.key])
+    driving.ledger.stop(PATIENCE_SECONDS)
+    driving.scene.catalog.drop_table("db.t")
+    driving.restart()
+    until(lambda: not driving.ledger.looker.database.names())
+
+
 def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
     driving.ledger.start()

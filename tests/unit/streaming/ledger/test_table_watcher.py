@@ -177,6 +177,16 @@ def test_a_table_that_was_dropped_unannounced_is_asked_for(watching: Watching) -
         assert watching.scene.look(named(name)).outcome == "missing"
 
 
+def test_a_table_that_was_dropped_while_no_service_ran_is_asked_for_by_each_sweep_alone(scene: Scene) -> None:
+    saved = [NAME, named("dropped"), named("not_ours"), named("t", "elsewhere")]
+    watching = Watching(scene, owns=lambda table: table.name != "not_ours", saved=lambda: saved)
+    watching.watcher.sweep("lake")
+    assert [name for name, _ in watching.asked()] == ["dropped", "t"]
+    watching.now += 10 * scene.settings.service.sweep_seconds
+    watching.watcher.ask_due("lake")
+    assert "dropped" not in [name for name, _ in watching.asked()]
+
+
 def test_tables_of_another_shard_are_ignored(scene: Scene) -> None:
     scene.catalog.create_table("db.other", scene.history.table.schema())
     watching = Watching(scene, owns=lambda table: table.name in {"other", "on_board"})
