@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, seed
 from hypothesis import settings as hypothesis_settings
@@ -57,6 +58,7 @@ def _with_spark(
 ) -> type[LedgerMachine]:
     """Start Spark, and build what rewrites tables."""
     from compactor.lease.right import CommitRight  # noqa: PLC0415 - none of this without Spark
+    from compactor.runs import commit_hold  # noqa: PLC0415
     from compactor.spark.session import spark_session  # noqa: PLC0415
     from streaming.wiring import rewriting  # noqa: PLC0415
     from tests.conftest import Lake  # noqa: PLC0415
@@ -64,7 +66,10 @@ def _with_spark(
     from tests.services.quick_java import SPARK_CONF  # noqa: PLC0415
 
     conf = {**SPARK_CONF, "spark.sql.sources.partitionOverwriteMode": "static"}
-    settings = Settings(catalogs={CATALOG: properties}, spark={"master": "local[2]", "conf": conf})
+    settings = Settings(
+        catalogs={CATALOG: properties}, spark={"master": "local[2]", "conf": conf}, commit={"hold_seconds": 0}
+    )
+    stack.enter_context(patch.object(commit_hold, "LOCKED_SECONDS", 0.0))  # nobody publishes a branch meanwhile
     session = spark_session(settings, "firnline-ledger-test")
     stack.callback(session.stop)
     cache, checkpoint = ManifestCache(1 << 24), f"file://{folder}/rewriting"
