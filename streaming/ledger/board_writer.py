@@ -176,6 +176,10 @@ class BoardWriter:
         if self.board.get(table) is None:
             self._by_slot.pop(table, None)
 
+    def not_saved(self, table: TableName) -> None:
+        """The counts on the board are newer than the saved ones, from which the next look goes on: it reads all."""
+        self._by_slot.pop(table, None)
+
     def forget(self, table: TableName) -> None:
         """Another service takes care of the table now."""
         self._by_slot.pop(table, None)
@@ -227,19 +231,18 @@ class BoardWriter:
             unseen.discard(key)
             return found if known is None else known.applied(found, facts.basis)
 
-        kept = self._by_slot.get(table)
+        kept = self._by_slot.pop(table, None)  # an error in between leaves none: the next look reads all
         if kept is not None and changed is not None and self._is_fresh(kept, now) and kept.by == by:
             for number in changed:
                 packed = state.slot(number)
                 kept.lists[number] = Shortlist.of(unpack(packed) if packed else (), judged, KEPT_OF_A_SLOT)
+            self._by_slot[table] = kept
             return Shortlist.joined(kept.lists.values())
         lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
         shortlist = Shortlist.joined(lists.values())
         self.board.forget_declined(table, unseen)
         if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
             self._by_slot[table] = _BySlot(now, by, lists)
-        else:
-            self._by_slot.pop(table, None)
         return shortlist
 
     def _is_fresh(self, kept: _BySlot, now: float) -> bool:

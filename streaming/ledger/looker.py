@@ -290,6 +290,8 @@ class Looker:
             self.writer.put(table, Counted(facts, update, manifests), state, asked.oldest_event)
         seen = array("q", _newest_ancestors(view))
         version = KnownVersion(view.metadata_location, view.etag, self.clock())
+        if not saved:
+            self.writer.not_saved(table)
         if update.more or not saved:  # the next look must count, not compare
             self._known.pop(table, None)
         else:

@@ -347,6 +347,28 @@ def test_a_commit_to_a_large_table_reads_the_changed_slots_alone(monkeypatch: py
     assert known(writing.debt())["[7]"] == 9
 
 
+def test_after_a_state_that_could_not_be_read_all_slots_of_a_large_table_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board_writer, "CACHED_FROM", 10)
+    writing = Writing()
+    writing.count(1, dict.fromkeys(range(50), 2), whole=True)
+    store, key = writing.stores[TABLE], LAYOUT.key((7,))
+    store.put_slot(slot_of(key), pack([(key, small(9))]))
+    update = LedgerUpdate(2, True, False, False, None, small(107), {key: small(9)})
+    with monkeypatch.context() as patched:
+
+        def unreadable(_number: int) -> bytes | None:
+            raise RetryError("the disk does not answer")
+
+        patched.setattr(store, "slot", unreadable)
+        with pytest.raises(RetryError):
+            writing.writer.put(TABLE, Counted(writing.facts, update), store, None)
+    unchanged = LedgerUpdate(2, True, False, False, None, small(107), {})
+    writing.writer.put(TABLE, Counted(writing.facts, unchanged), store, None)
+    assert known(writing.debt())["[7]"] == 9
+
+
 def test_partitions_of_a_large_table_that_always_changes_become_due_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sweep finds it changed, so that it is never judged as an unchanged one."""
     monkeypatch.setattr(board_writer, "CACHED_FROM", 1)

@@ -14,6 +14,7 @@ from compactor.iceberg.tables import TableMissingError
 from compactor.locations import plain_path
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
+from streaming.ledger import board_writer
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
     FIRST_RETRY_SECONDS,
@@ -183,6 +184,27 @@ def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatc
     assert scene.look().outcome is Outcome.COUNTED
     assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
     assert scene.look().outcome is Outcome.UNCHANGED
+
+
+def test_counts_that_could_not_be_saved_leave_with_their_commit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog is restored: the table goes back to the saved count, from which nothing has changed."""
+    monkeypatch.setattr(board_writer, "CACHED_FROM", 0)
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    saved, location = scene.files(), scene.history.table.metadata_location
+    with monkeypatch.context() as patched:
+
+        def full(*_: object, **__: object) -> None:
+            raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+        patched.setattr(scene.database, "save", full)
+        scene.history.append_unreal("b", [1, 1])
+        scene.look()
+        assert scene.debt().total.data_files == 3
+    scene.catalog.drop_table("db.t")
+    scene.catalog.register_table("db.t", location)
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.files() == saved
 
 
 def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
