@@ -132,6 +132,23 @@ class KafkaSettings(Section):
             raise KeyProblemError(("dead_letter_topic",), found)
         return self
 
+    @model_validator(mode="after")
+    def _each_topic_is_named_once(self) -> KafkaSettings:
+        """Of two items for one topic only the first would count, and the format of the other would be ignored."""
+        places: dict[tuple[str | int, ...], str] = {
+            **{("control_topics", number): f"topic {each}" for number, each in enumerate(self.control_topics)},
+            **{
+                ("commit_topics", number): f"topic {each.topic}" if each.topic else f"pattern {each.pattern}"
+                for number, each in enumerate(self.commit_topics)
+            },
+        }
+        named: set[str] = set()
+        for key, what in places.items():
+            if what in named:
+                raise KeyProblemError(key, f"{what} is named twice; name it once, in commit_topics with its format")
+            named.add(what)
+        return self
+
     def _only_read(self) -> dict[str, tuple[str, ...]]:
         named = tuple(each.topic for each in self.commit_topics if each.topic)
         return {"control_topics": self.control_topics, "commit_topics": named}

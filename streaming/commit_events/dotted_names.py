@@ -9,29 +9,44 @@ from streaming.commit_events.strict_json import FEWEST_PARTS, checked_text, no_n
 
 # A part as Spark writes it: in backticks if it has other characters than letters, digits and underscores.
 _QUOTED_PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.]+))(\.|$)")
+_QUOTE = '"'
+# Schema and table as Trino writes them: in double quotes if it has other characters than small letters and digits.
+_TRINO_NAME = re.compile(r'("(?:[^"]|"")+"|[^"./]+)\.("(?:[^"]|"")+"|[^"./]+)')
 
 
 def catalog_namespace_name(text: str, where: str) -> tuple[str | None, tuple[str, ...], str]:
     """The parts of `catalog.namespace.name`, as Iceberg's engines call a table. With two parts the catalog is unknown.
 
-    Iceberg does not quote the parts, so a dot inside one of them separates, too. `where`: the field's name in errors.
+    Iceberg does not quote the parts, so a dot inside one of them separates, too. Trino does, and gives no catalog; dots
+    in its schema separate levels of the namespace. `where`: the field's name in errors.
 
     Raises:
         MalformedError: `no_identifier` for a location, `no_namespace` for one part, `invalid_text` for an empty part.
     """
+    of_trino = _TRINO_NAME.fullmatch(text) if _QUOTE in text else None
+    if of_trino is not None:
+        schema, name = map(_without_quotes, of_trino.groups())
+        return None, *_checked([*schema.split("."), name], text, where)
     if "/" in text:  # a table that was loaded by its path, or a catalog whose name is a URI
         raise MalformedError(
             BadEventReason.NO_IDENTIFIER,
             f"{where} is {shown(text)}: a location, not catalog.namespace.name; write to the table by its name in the "
             "catalog, or rely on sweeps",
         )
-    parts = text.split(".")
+    namespace, name = _checked(text.split("."), text, where)
+    return (namespace[0], namespace[1:], name) if len(namespace) > 1 else (None, namespace, name)
+
+
+def _checked(parts: list[str], text: str, where: str) -> tuple[tuple[str, ...], str]:
     for part in parts:
         checked_text(part, f"a part of {where} {shown(text)}")
     if len(parts) < FEWEST_PARTS:
         raise no_namespace(f"{where} is {shown(text)}")
-    catalog = parts.pop(0) if len(parts) > FEWEST_PARTS else None
-    return catalog, tuple(parts[:-1]), parts[-1]
+    return tuple(parts[:-1]), parts[-1]
+
+
+def _without_quotes(part: str) -> str:
+    return part[1:-1].replace(2 * _QUOTE, _QUOTE) if part.startswith(_QUOTE) else part
 
 
 def namespace_name(text: str, where: str) -> tuple[tuple[str, ...], str]:

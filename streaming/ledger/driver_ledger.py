@@ -45,6 +45,10 @@ LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
 
+JUDGE_AFTER_SECONDS = 8.0
+"""Between an event of an unknown name and the call that decides whether it is a dead letter: the event of a transaction
+comes before its commit. Batches of dead letters are 10 s apart, so that this wait delays none of them."""
+
 FORGET_SECONDS = 600.0
 """Between two times that names which are no tables are forgotten."""
 
@@ -71,7 +75,7 @@ class DriverLedger:
     """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder.
 
     `deployment`: the id that this deployment writes into its commits; empty if it makes none. `token`: of the lease on
-    the checkpoint; each holder has a state of its own. 0 without a lease.
+    the checkpoint; each holder has a state of its own. 0 without a lease. `pause`: waits so many seconds.
     """
 
     settings: WorkSettings
@@ -84,6 +88,7 @@ class DriverLedger:
     clock: Callable[[], float] = time.time
     deployment: str = ""
     token: int = 0
+    pause: Callable[[float], object] = time.sleep
     looker: Looker = field(init=False)
     watcher: TableWatcher = field(init=False)
     inbox: Inbox = field(init=False)
@@ -242,17 +247,23 @@ class DriverLedger:
     def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
         """Which of these tables do not exist, or cannot be loaded and are not listed. Asks the catalog where it must.
 
-        Ignored tables are never missing.
+        Ignored tables are never missing. A new name is judged after `JUDGE_AFTER_SECONDS`.
 
         Raises:
             FirnlineError: a catalog does not answer.
         """
-        unsure = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+        unsure = self._unknown(tables)
+        if not all(map(self.looker.names.is_no_table, unsure)):
+            self.pause(JUDGE_AFTER_SECONDS)
+            unsure = self._unknown(unsure)  # without those that looks have found since
         if not unsure:
             return frozenset()
         with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
             exists = dict(zip(unsure, pool.map(self._exists, unsure), strict=True))
         return frozenset(table for table in unsure if not exists[table])
+
+    def _unknown(self, tables: Collection[TableName]) -> list[TableName]:
+        return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
 
     def _is_known(self, table: TableName) -> bool:
         known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_found(table)
@@ -265,7 +276,7 @@ class DriverLedger:
         return self.watcher.spelled(table)
 
     def _exists(self, table: TableName) -> bool:
-        if self.looker.names.is_missing(table):
+        if self.looker.names.is_no_table(table):
             return False
         if not self.breakers.available(table.catalog):
             raise RetryError(f"catalog {table.catalog} does not answer", reason=Reason.CATALOG_UNAVAILABLE)
@@ -274,6 +285,7 @@ class DriverLedger:
         except OtherNameError as error:
             table = error.called
         except TableMissingError:
+            self.looker.names.no_table(table)
             return False
         except RetryError as error:
             if error.reason is Reason.CATALOG_UNAVAILABLE or not self.watcher.has_listed(table.catalog):

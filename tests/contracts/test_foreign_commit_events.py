@@ -366,11 +366,27 @@ def test_a_table_without_a_snapshot_has_none_at_nessie():
         ("prod.a.b.events", ("prod", ("a", "b"), "events")),
         ("db.events", (None, ("db",), "events")),
         ("prod.db.`events`", ("prod", ("db",), "`events`")),
+        ('db."page_views"', (None, ("db",), "page_views")),  # Trino
+        ('"my-db"."a""b.c/d"', (None, ("my-db",), 'a"b.c/d')),
+        ('"a.b".events', (None, ("a", "b"), "events")),
+        ('prod.db."events"', ("prod", ("db",), '"events"')),  # Iceberg, which quotes nothing
+        ('db."a"b"', (None, ("db",), '"a"b"')),
         ("my catalog.db.täble", ("my catalog", ("db",), "täble")),
     ],
 )
 def test_a_full_name_has_parts(text, expected):
     assert catalog_namespace_name(text, "name") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("events", "no_namespace"), ('"a..b".events', "invalid_text"), ('"a\nb".events', "invalid_text"),
+     ("db..events", "invalid_text"), ('s3://lake/db."events"', "no_identifier"), ('"' * 4001, "no_namespace")],
+)  # fmt: skip
+def test_what_is_no_full_name(text, reason):
+    with pytest.raises(MalformedError) as error:
+        catalog_namespace_name(text, "name")
+    assert error.value.bad.reason == reason
 
 
 @pytest.mark.parametrize(

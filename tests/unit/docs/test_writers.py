@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,3 +79,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
+
+
+def test_the_notifications_that_a_bucket_has_are_kept() -> None:
+    """S3 replaces the whole configuration of the bucket: other systems would hear no more."""
+    page = (ROOT / "docs" / "writers" / "s3.md").read_text()
+    (program,) = re.findall(r"^\$ jq -s '([^']+)' before\.json > after\.json$", page, re.MULTILINE)
+    steps = [page.index(step) for step in ("lambda add-permission", "get-bucket-notification", program, "file://after")]
+    assert steps == sorted(steps)
+    if shutil.which("jq") is None:
+        return
+    functions, before = "LambdaFunctionConfigurations", {"QueueConfigurations": [{"Id": "another"}]}
+    for given in ("", json.dumps({**before, functions: [{"Id": "third"}]})):
+        done = subprocess.run(["jq", "-s", program], input=given, capture_output=True, text=True, check=True)
+        after = json.loads(done.stdout)
+        assert [each["Id"] for each in after.pop(functions)] == (["third", "firnline"] if given else ["firnline"])
+        assert after == (before if given else {})

@@ -351,6 +351,18 @@ def test_a_misspelled_override_is_refused_even_if_it_is_null() -> None:
         ({"commit_topic": "a"}, "a", "hooks: topic a is one of kafka"),
         ({"dead_letter_topic": "a"}, "a", "hooks: topic a is one of kafka"),
         ({"control_topics": ["a"]}, "a", "hooks: topic a is one of kafka"),
+        ({"control_topics": ["a", "a"]}, "h", "control_topics.*topic a is named twice"),
+        (
+            {"control_topics": ["a"], "commit_topics": [{"topic": "a", "format": "kafka_connect"}]},
+            "h",
+            "commit_topics.*topic a is named twice",
+        ),
+        (
+            {"commit_topics": [{"topic": "a", "format": "s3"}, {"topic": "a", "format": "glue"}]},
+            "h",
+            "commit_topics.*topic a is named twice",
+        ),
+        ({"commit_topics": [{"pattern": "a"}, {"pattern": "a"}]}, "h", "commit_topics.*pattern a is named twice"),
     ],
 )
 def test_a_topic_has_one_use(kafka: dict[str, Any], hook: str, said: str) -> None:
@@ -361,5 +373,6 @@ def test_a_topic_has_one_use(kafka: dict[str, Any], hook: str, said: str) -> Non
     }
     with pytest.raises(ValidationError, match=said):
         Settings.model_validate(tree)
-    apart = {"commit_topic": "x", "dead_letter_topic": "y", "control_topics": ["z"]}
+    more = ["q", {"pattern": "q"}]  # a topic may match a pattern too
+    apart = {"commit_topic": "x", "dead_letter_topic": "y", "control_topics": ["z"], "commit_topics": more}
     Settings.model_validate({**tree, "kafka": apart})

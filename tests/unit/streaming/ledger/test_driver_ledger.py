@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
-from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
+from streaming.ledger.driver_ledger import JUDGE_AFTER_SECONDS, Around, DriverLedger, state_file
 from streaming.ledger.heard import Heard, HeardLocation
 from streaming.ledger.look_queue import Asked, Lane
+from streaming.ledger.strange_names import NO_TABLE_SECONDS
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, A, Scene, named, until
 
@@ -30,6 +31,8 @@ class Driving:
         self.shard = EVERYTHING
         self.may_sweep = True
         self.checkpoint, self.token = f"file://{folder}/checkpoint", 0
+        self.pauses: list[float] = []
+        self.in_pause: Callable[[], object] = lambda: None
         self.ledger = self._ledger()
 
     def _ledger(self) -> DriverLedger:
@@ -43,9 +46,14 @@ class Driving:
             checkpoint=self.checkpoint,
             around=around,
             listener=scene.published.append,
-            clock=lambda: NOW,
+            clock=lambda: self.scene.now,
             token=self.token,
+            pause=self._pause,
         )
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.in_pause()
 
     def restart(self) -> None:
         self.ledger.stop(PATIENCE_SECONDS)
@@ -369,11 +377,37 @@ def test_ignored_tables_are_never_missing(tmp_path: Path) -> None:
     driving.ledger.stop(PATIENCE_SECONDS)
 
 
-def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving: Driving) -> None:
-    driving.ledger.looker.look(named("gone"), Asked())
-    driving.scene.catalogs.calls = []
-    assert driving.ledger.missing([named("gone")]) == {named("gone")}
-    assert driving.scene.catalogs.calls == []
+def test_a_table_that_is_committed_shortly_after_its_event_is_not_missing(driving: Driving) -> None:
+    """Iceberg reports a commit inside a transaction before it is made. A first look has come too early."""
+    scene, ledger, new = driving.scene, driving.ledger, named("new")
+    ledger.looker.look(new, Asked())
+    driving.in_pause = lambda: scene.catalog.create_table("db.new", scene.history.table.schema())
+    assert ledger.missing([new]) == frozenset()
+    assert ledger.queue.take("lake", 0.0) == (new, Asked(Lane.EVENT))
+
+
+def test_a_table_that_a_look_finds_before_its_event_is_judged_costs_no_other_call(driving: Driving) -> None:
+    scene, ledger, new = driving.scene, driving.ledger, named("new")
+
+    def commit() -> None:
+        scene.catalog.create_table("db.new", scene.history.table.schema())
+        ledger.looker.look(new, Asked())
+
+    driving.in_pause = commit
+    assert ledger.missing([new]) == frozenset()
+    assert scene.catalogs.calls == [new]
+
+
+def test_a_name_that_is_no_table_is_judged_again_without_a_call_for_a_while(driving: Driving) -> None:
+    """Else each batch would ask for each of the ten thousand tables of another lake."""
+    scene, ledger, gone = driving.scene, driving.ledger, named("gone")
+    for _ in range(4):
+        assert ledger.missing([gone]) == {gone}
+        scene.now += 10
+    assert (scene.catalogs.calls, driving.pauses) == ([gone], [JUDGE_AFTER_SECONDS])
+    scene.now += NO_TABLE_SECONDS
+    assert ledger.missing([gone]) == {gone}
+    assert (scene.catalogs.calls, len(driving.pauses)) == ([gone, gone], 2)
 
 
 def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:

@@ -128,9 +128,7 @@ def test_every_decoder_can_be_set_as_a_format() -> None:
 
 
 def test_topics_of_other_systems() -> None:
-    kafka = KafkaSettings(
-        control_topics=("control",), commit_topics=("mixed", {"topic": "control"}, {"pattern": ".*-events"})
-    )
+    kafka = KafkaSettings(control_topics=("control",), commit_topics=("mixed", {"pattern": ".*-events"}))
     assert kafka.named_topics == ("iceberg-commits", "control", "mixed")
     assert kafka.reads("polaris-events")
     assert not kafka.reads("polaris-events-2")

@@ -13,7 +13,7 @@ from compactor.iceberg.tables import TableView
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger.looker import Outcome
-from streaming.ledger.strange_names import MISSING_SECONDS, StrangeNames
+from streaming.ledger.strange_names import MISSING_SECONDS, NO_TABLE_SECONDS, StrangeNames
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named
 
@@ -130,6 +130,25 @@ def test_a_flood_of_events_of_a_missing_name_is_one_look_in_thirty_seconds() -> 
         if seconds is not None:
             due.append(now[0] + seconds)
     assert len(due) <= 300 / MISSING_SECONDS + 1
+
+
+def test_a_name_is_no_table_as_long_as_looks_do_not_find_it() -> None:
+    """Looks come every `MISSING_SECONDS` while events name it. A look alone may have come before the commit."""
+    now = [1000.0]
+    names, table = StrangeNames(lambda: now[0]), named("gone")
+    names.lost(table)
+    assert not names.is_no_table(table)
+    names.no_table(table)
+    assert names.is_missing(table)
+    for _ in range(3):
+        now[0] += MISSING_SECONDS
+        assert names.is_no_table(table)
+        names.lost(table)
+    names.found(table)
+    assert not names.is_no_table(table)
+    names.no_table(table)
+    now[0] += NO_TABLE_SECONDS
+    assert not names.is_no_table(table)
 
 
 def test_a_table_that_is_lost_takes_its_spellings_along_and_no_others() -> None:
