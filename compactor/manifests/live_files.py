@@ -174,14 +174,19 @@ class DeleteIndex:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Delete files that name no data file, of one partition or of all, in the order of their sequence numbers."""
+    """Delete files that name no data file, of one partition or of all, in the order of their sequence numbers.
+
+    Each once: a file that is listed twice, as after a writer's repeated commit, has the highest number, which covers
+    all data files that the lower one covers.
+    """
 
     by_position: tuple[FileEntry, ...] = ()
     by_value: tuple[FileEntry, ...] = ()
 
     @classmethod
     def of(cls, deletes: Iterable[FileEntry]) -> _Scope:
-        ordered = sorted({each.identity: each for each in deletes}.values(), key=_sequence_number)
+        highest = {each.identity: each for each in sorted(deletes, key=_sequence_number)}
+        ordered = sorted(highest.values(), key=_sequence_number)
         return cls(
             tuple(each for each in ordered if each.content is Content.POSITION_DELETES),
             tuple(each for each in ordered if each.content is Content.EQUALITY_DELETES),

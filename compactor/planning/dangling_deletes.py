@@ -89,7 +89,11 @@ class _Shared:
             files.sort()
             starts, paths = [start for start, _ in files], tuple(path for _, path in files)
             for index, delete in enumerate(shared):
-                found[delete.identity] = paths, bisect_right(starts, index)
+                first, other = bisect_right(starts, index), found.get(delete.identity)
+                if other is not None:  # it names its data file in one of its two entries only
+                    found[delete.identity] = (*other[0][: other[1]], *paths[:first]), other[1] + first
+                else:
+                    found[delete.identity] = paths, first
         return found
 
 

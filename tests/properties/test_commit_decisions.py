@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
@@ -120,6 +122,12 @@ def scenes(draw: st.DrawFn) -> Scene:
                     blob=(4 + 50 * index, 46) if kind == "vector" else None,
                 )
             )
+    if deletes and draw(st.booleans()):  # a writer that was restarted has committed the file again
+        again = draw(st.sampled_from(deletes))
+        if not again.is_deletion_vector:
+            deletes.insert(
+                draw(st.integers(0, len(deletes))), again._replace(data_sequence_number=draw(st.integers(1, HEAD)))
+            )
     gone = data[0]  # older versions of firnline, and other writers, leave vectors of files that are gone
     if len(data) > 1 and draw(st.booleans()):
         data = data[1:]
@@ -135,6 +143,10 @@ def scenes(draw: st.DrawFn) -> Scene:
             )
         ]
     return Scene((*data, *deletes), draw(st.sampled_from([OWN_DELETES, 0])))
+
+
+def identities(deletes: Iterable[FileEntry]) -> set[Any]:
+    return {each.identity for each in deletes}
 
 
 def applies(delete: FileEntry, file: FileEntry) -> bool:
@@ -157,8 +169,8 @@ def test_a_delete_applies_when_and_only_when_the_spec_says_so(scene: Scene) -> N
         by_position = {each for each in named if each.content is Content.POSITION_DELETES}
         vectors = {each for each in by_position if each.file_format == "puffin"}
         superseded = by_position - vectors if vectors else set()
-        assert set(live[file.path].superseded) == superseded
-        assert set(live[file.path].deletes) == named - superseded
+        assert identities(live[file.path].superseded) == identities(superseded)
+        assert identities(live[file.path].deletes) == identities(named - superseded)
 
 
 def told_apart_by(delete: FileEntry) -> tuple[str, tuple[int, int] | None]:
@@ -182,6 +194,7 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     after = Scene((*left, *kept)).live()
     for file in left:
         assert after[file.path].deletes == before[file.path].deletes
+        assert [each for each in removed if applies(each, file)] == []
     outputs = [file._replace(path=f"{file.path}-out", data_sequence_number=HEAD) for file in scene.data]
     with_outputs = Scene((*left, *outputs, *kept)).live()
     for file in outputs:
@@ -189,6 +202,16 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     needed = {told_apart_by(each) for file in after.values() for each in (*file.deletes, *file.superseded)}
     assert {told_apart_by(each) for each in kept} - needed - gone == set()
     assert not {told_apart_by(each) for each in removed} & gone
+
+
+@pytest.mark.parametrize("numbers", [(7, 5), (5, 7)])
+def test_a_delete_file_that_is_listed_twice_stays_for_the_rows_of_its_higher_number(numbers: tuple[int, int]) -> None:
+    old, young = (entry(Content.DATA, f"data-{number}", KEYS[0], number) for number in (3, 5))
+    scene = Scene((old, young, *(entry(Content.EQUALITY_DELETES, "del", KEYS[0], number) for number in numbers)))
+    assert [each.data_sequence_number for each in scene.live()[young.path].deletes] == [7]
+    assert dangling_deletes(coverable_deletes(scene.inventory, [old]), {old.path}, set()) == ()
+    both = dangling_deletes(coverable_deletes(scene.inventory, [old, young]), {old.path, young.path}, set())
+    assert [each.data_sequence_number for each in both] == list(numbers)
 
 
 def group_of(files: list[LiveFile], key: PartitionKey) -> FileGroup:
