@@ -369,6 +369,16 @@ def test_ignored_tables_are_never_missing(tmp_path: Path) -> None:
     driving.ledger.stop(PATIENCE_SECONDS)
 
 
+def test_listed_tables_of_another_service_are_never_asked_for(driving: Driving) -> None:
+    """The owner of the first table of an event looks for all others of it."""
+    driving.shard = Shard(OTHER, ("a", "b"))
+    driving.ledger.watcher.sweep("lake")
+    assert driving.ledger.watcher.found == frozenset()
+    driving.scene.catalogs.calls = []
+    assert driving.ledger.missing([NAME, named("gone")]) == {named("gone")}
+    assert driving.scene.catalogs.calls == [named("gone")]
+
+
 def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving: Driving) -> None:
     driving.ledger.looker.look(named("gone"), Asked())
     driving.scene.catalogs.calls = []
