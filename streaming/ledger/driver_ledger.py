@@ -266,7 +266,7 @@ class DriverLedger:
         return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
 
     def _is_known(self, table: TableName) -> bool:
-        known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_found(table)
+        known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_listed(table)
         return known or self.settings.tables.ignores(table)
 
     def _may_be_listed(self, table: TableName) -> bool:

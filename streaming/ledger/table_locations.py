@@ -41,6 +41,9 @@ MOST_SHARING = 16
 MOST_FOLDERS = 10_000
 """That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory. Further
 ones are searched by guesses only."""
+QUIET_SECONDS = 172_800.0
+"""A foreign folder of which nothing was heard for so long since it may be searched again makes room for others. Two
+days: a table with one commit a day stays, also if a commit is late."""
 
 _S3_ALIASES = ("s3a://", "s3n://")
 _UNIQUE_ENDING = re.compile(r"-[0-9a-f]{32}$|-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -207,9 +210,7 @@ class TableLocations:
             for folder in late:
                 searches = self._foreign[folder].searches + 1 if folder in self._foreign else 1
                 self._foreign[folder] = _Foreign(searches, now + FOREIGN_BACKOFF.seconds(searches))
-            if len(self._foreign) > MOST_FOLDERS:  # those that came back often stay
-                kept = heapq.nlargest(MOST_FOLDERS, self._foreign.items(), key=lambda each: each[1])
-                self._foreign = dict(kept)
+            self._foreign = _remembered(self._foreign, now)
             must_list = now - self._listed > LISTING_PAUSE_SECONDS and any(
                 self._listed < each.since + seconds < now
                 for each in self._searched.values()
@@ -222,6 +223,19 @@ class TableLocations:
             self.unresolved(source, folder)
         if must_list:
             self.list_catalogs()
+
+
+def _remembered(foreign: dict[str, _Foreign], now: float) -> dict[str, _Foreign]:
+    """The foreign folders that fit into the memory: not those that are quiet; those that came back often first. Pure.
+
+    `now`: of the ticks.
+    """
+    if len(foreign) < MOST_FOLDERS:
+        return foreign
+    heard = {folder: each for folder, each in foreign.items() if now - each.until < QUIET_SECONDS}
+    if len(heard) <= MOST_FOLDERS:
+        return heard
+    return dict(heapq.nlargest(MOST_FOLDERS, heard.items(), key=lambda each: each[1]))
 
 
 def by_likelihood(tables: Mapping[TableName, int | None], searched: Mapping[str, int | None]) -> list[TableName]:

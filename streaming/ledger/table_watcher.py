@@ -133,6 +133,10 @@ class TableWatcher:
         """Whether the last sweep listed the table."""
         return table in self._found.get(table.catalog, ())
 
+    def is_listed(self, table: TableName) -> bool:
+        """Whether the last sweep listed the table, also if it is ignored or another service's."""
+        return self.is_found(table) or self._listed_as(table) == table
+
     def may_have(self, table: TableName) -> bool:
         """Whether the last sweep has listed the table, or cannot have: none has ended, or its namespace is unlisted."""
         unlisted = self._unlisted.get(table.catalog, {})
@@ -143,7 +147,7 @@ class TableWatcher:
 
         Also of an ignored table: a catalog that ignores capitals gives it under any spelling.
         """
-        listed = self._spelled.get(table.catalog, {}).get(str(table).casefold())
+        listed = self._listed_as(table)
         return None if self.is_found(table) or listed == table else listed
 
     def has_listed(self, catalog: str) -> bool:
@@ -269,6 +273,10 @@ class TableWatcher:
 
     def _watches(self, table: TableName) -> bool:
         return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
+
+    def _listed_as(self, table: TableName) -> TableName | None:
+        """The name in the last listing that is this one, or differs from it by capitals only."""
+        return self._spelled.get(table.catalog, {}).get(str(table).casefold())
 
     def _named(self, catalog: str) -> Collection[TableName]:
         """All tables of the last listing, also ignored ones and tables of other services."""

@@ -410,6 +410,23 @@ def test_a_name_that_is_no_table_is_judged_again_without_a_call_for_a_while(driv
     assert (scene.catalogs.calls, len(driving.pauses)) == ([gone, gone], 2)
 
 
+def test_listed_tables_of_another_service_are_never_asked_for(driving: Driving) -> None:
+    """The owner of the first table of an event looks for all others of it."""
+    driving.shard = Shard(OTHER, ("a", "b"))
+    driving.ledger.watcher.sweep("lake")
+    assert driving.ledger.watcher.found == frozenset()
+    driving.scene.catalogs.calls = []
+    assert driving.ledger.missing([NAME, named("gone")]) == {named("gone")}
+    assert driving.scene.catalogs.calls == [named("gone")]
+
+
+def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving: Driving) -> None:
+    driving.ledger.looker.look(named("gone"), Asked())
+    driving.scene.catalogs.calls = []
+    assert driving.ledger.missing([named("gone")]) == {named("gone")}
+    assert driving.scene.catalogs.calls == []
+
+
 def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:
     """A namespace that may not be listed, and a table in it that may not be loaded: it may exist."""
     forbidden, ledger = TableName("lake", ("secret",), "t"), driving.ledger

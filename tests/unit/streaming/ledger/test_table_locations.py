@@ -30,6 +30,7 @@ from tests.unit.streaming.ledger.scene import Scene, named
 
 FILE = "s3://lake/db/t/metadata/00003-x.metadata.json"
 T = named("t")
+DAY_SECONDS = 86_400.0
 
 
 class Searching:
@@ -271,6 +272,28 @@ def test_of_too_many_foreign_folders_those_that_come_back_stay(monkeypatch: pyte
     searching.pass_seconds(SEARCH_SECONDS + 2)
     assert len(searching.locations._foreign) == 50
     assert searching.locations.search(FILE, "s3", 8.0) is None
+
+
+def test_foreign_folders_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else catalogs were listed for no new folder after a flood of them. One that is heard each day stays."""
+    monkeypatch.setattr(table_locations, "MOST_FOLDERS", 50)
+    searching = Searching()
+    for place in (FILE, *(f"s3://x/{number}/metadata/y" for number in range(49))):
+        searching.locations.search(place, "s3", 1.0)
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    listings = searching.listings
+    searching.locations.search("s3://x/early/metadata/y", "s3", 1.0)
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    assert searching.listings == listings, "all 50 are remembered"
+    for _day in range(3):
+        searching.now += DAY_SECONDS
+        searching.locations.search(FILE, "s3", 1.0)
+        searching.pass_seconds(SEARCH_SECONDS + 2)
+    assert searching.locations._foreign.keys() == {folder_of(FILE)}
+    listings = searching.listings
+    searching.locations.search("s3://x/late/metadata/y", "s3", 1.0)
+    searching.pass_seconds(GUESS_SECONDS + 1)
+    assert searching.listings == listings + 1
 
 
 def test_a_flood_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

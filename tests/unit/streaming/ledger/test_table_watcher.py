@@ -484,6 +484,7 @@ def test_a_listing_knows_the_names_of_excluded_tables_too(tmp_path: Path) -> Non
     watcher = Watching(Scene(tmp_path, tables={"exclude": ["db.t"]})).watcher
     assert watcher.sweep("lake") == 0
     assert (watcher.spelled(named("T")), watcher.spelled(NAME)) == (NAME, None)
+    assert [watcher.is_listed(each) for each in (NAME, named("T"), named("x"))] == [True, False, False]
 
 
 def test_a_namespace_that_cannot_be_listed_may_have_any_table(scene: Scene) -> None:
