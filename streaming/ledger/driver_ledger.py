@@ -9,7 +9,7 @@ import hashlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,9 @@ COUNTING_CACHE_BYTES = 16 * 1024 * 1024
 LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
+
+MOST_ASKED = 1_000
+"""Names that one batch of dead letters asks the catalogs for: each is a call, and the batch waits for them."""
 
 FORGET_SECONDS = 600.0
 """Between two times that names which are no tables are forgotten."""
@@ -242,7 +245,7 @@ class DriverLedger:
     def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
         """Which of these tables do not exist, or cannot be loaded and are not listed. Asks the catalog where it must.
 
-        Ignored tables are never missing.
+        Ignored tables are never missing, nor those for which the catalogs would be asked beyond `MOST_ASKED` names.
 
         Raises:
             FirnlineError: a catalog does not answer.
@@ -250,9 +253,22 @@ class DriverLedger:
         unsure = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
         if not unsure:
             return frozenset()
+        unsure = self._few(unsure)
         with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
             exists = dict(zip(unsure, pool.map(self._exists, unsure), strict=True))
         return frozenset(table for table in unsure if not exists[table])
+
+    def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
+        """Of these tables, those that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
+        costly = [table for table in unsure if not self.looker.names.is_missing(table)][MOST_ASKED:]
+        if costly:
+            LOG.warning(
+                "%d tables that events name were not checked, because too many names in one batch are unknown (%s, …): "
+                "their events are no dead letters if the tables do not exist",
+                len(costly), costly[0],
+            )  # fmt: skip
+        left_out = frozenset(costly)
+        return [table for table in unsure if table not in left_out]
 
     def _is_known(self, table: TableName) -> bool:
         known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_found(table)
