@@ -27,7 +27,7 @@ LAST_EVENT_TIMESTAMP_SECONDS = gauge(
 UNANNOUNCED_COMMITS = counter(
     "firnline_unannounced_commits_total",
     "Looks that found commits without an event more than a minute later, though events of this source announced other "
-    "commits of the table.",
+    "commits of the table since the service started.",
     "Grows: the source has fallen silent, or one of the table's writers announces nothing. Check the listener or "
     "reporter of each, its topic and its permissions.",
     labels=("source",),

@@ -12,6 +12,7 @@ acknowledgements dropped with the segments that carry them).
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,18 +36,23 @@ from streaming.kafka.clients import LATEST, sink_options
 from streaming.ledger.batch_rows import rows_of
 from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, letter_headers
 from streaming.ledger.event_sources import EventSources
+from streaming.ledger.further_tables import MOST_FURTHER, Groups
 from streaming.ledger.records import Named, Record, named, read_records, record_of, records
 
+LOG = logging.getLogger("firnline")  # Python workers import this module: without structlog
 DEAD_LETTERS_QUERY = "dead-letters"
 TRIGGER_SECONDS = 10.0  # a batch costs 0.3 s of processor time, and a dead letter is not urgent
 BATCHES = 10  # times as many events as a batch of commit events, because batches are so much rarer
 FOLDER = "dead-letters-v1"
 
 FOUND_SCHEMA = (
-    "reason string, tables array<struct<catalog: string, namespace: array<string>, name: string>>, events long"
+    "reason string, tables array<struct<catalog: string, namespace: array<string>, name: string>>, events long, "
+    "left_out long"
 )
 TABLE_TYPE = pa.struct([("catalog", pa.string()), ("namespace", pa.list_(pa.string())), ("name", pa.string())])
-FOUND_TYPES = pa.schema([("reason", pa.string()), ("tables", pa.list_(TABLE_TYPE)), ("events", pa.int64())])
+FOUND_TYPES = pa.schema(
+    [("reason", pa.string()), ("tables", pa.list_(TABLE_TYPE)), ("events", pa.int64()), ("left_out", pa.int64())]
+)
 RECORD_COLUMNS = ("key", "value", "bytes", "headers", "timestamp_ms", "topic", "partition", "offset")
 HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 
@@ -64,18 +70,22 @@ class LetterDecoder:
     missing: frozenset[TableName] = frozenset()
 
     def found(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """First pass: numbers of bad events by reason, and of events by the tables that they name."""
+        """First pass: numbers of bad events by reason, and of events by the tables that they name.
+
+        The tables are within the bounds of further_tables.py; a last row tells how many were left out.
+        """
         reduce_task_overhead()
         bad: Counter[str] = Counter()
-        tables: Counter[Tables] = Counter()
+        groups = Groups()
         for record in _each(batches):
             result = self._judged(record)
             if isinstance(result, BadEvent):
                 bad[result.reason.value] += 1
             elif result:
-                tables[result] += 1
+                groups.add(result)
         rows: list[dict[str, Any]] = [{"reason": reason, "events": events} for reason, events in bad.items()]
-        rows += [{"tables": [*map(_struct, names)], "events": events} for names, events in tables.items()]
+        rows += [{"tables": [*map(_struct, names)], "events": events} for names, events in groups.events.items()]
+        rows += [{"left_out": groups.left_out}] if groups.left_out else []
         if rows:
             yield pa.RecordBatch.from_pylist(rows, FOUND_TYPES)
 
@@ -177,11 +187,20 @@ def letters_of(frame: DataFrame, decoder: LetterDecoder) -> DataFrame:
 
 
 def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[Tables]]:
-    """Bad events by reason and events by the tables that they name, from the rows of the first pass."""
+    """Bad events by reason and events by the tables that they name, from the rows of the first pass.
+
+    Logs how many tables were left out.
+    """
     bad: Counter[str] = Counter()
     tables: Counter[Tables] = Counter()
     for row in rows:
-        if row["reason"] is not None:
+        if row["left_out"] is not None:
+            LOG.warning(
+                "events name too many tables in one batch of dead letters: besides the first of each event and %d "
+                "others, %d times a table was not checked; its event is no dead letter if the table does not exist",
+                MOST_FURTHER, row["left_out"],
+            )  # fmt: skip
+        elif row["reason"] is not None:
             bad[row["reason"]] += row["events"]
         else:
             names = ((each["catalog"], tuple(each["namespace"]), each["name"]) for each in row["tables"])

@@ -9,7 +9,7 @@ import hashlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,9 @@ cost two processor seconds of writing, and a plan of one reads its manifests aga
 JUDGE_AFTER_SECONDS = 8.0
 """Between an event of an unknown name and the call that decides whether it is a dead letter: the event of a transaction
 comes before its commit. Batches of dead letters are 10 s apart, so that this wait delays none of them."""
+
+MOST_ASKED = 1_000
+"""Names that one batch of dead letters asks the catalogs for: each is a call, and the batch waits for them."""
 
 FORGET_SECONDS = 600.0
 """Between two times that names which are no tables are forgotten."""
@@ -247,7 +250,8 @@ class DriverLedger:
     def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
         """Which of these tables do not exist, or cannot be loaded and are not listed. Asks the catalog where it must.
 
-        Ignored tables are never missing. A new name is judged after `JUDGE_AFTER_SECONDS`.
+        Ignored tables are never missing, nor those for which the catalogs would be asked beyond `MOST_ASKED` names. A
+        new name is judged after `JUDGE_AFTER_SECONDS`.
 
         Raises:
             FirnlineError: a catalog does not answer.
@@ -258,12 +262,25 @@ class DriverLedger:
             unsure = self._unknown(unsure)  # without those that looks have found since
         if not unsure:
             return frozenset()
+        unsure = self._few(unsure)
         with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
             exists = dict(zip(unsure, pool.map(self._exists, unsure), strict=True))
         return frozenset(table for table in unsure if not exists[table])
 
     def _unknown(self, tables: Collection[TableName]) -> list[TableName]:
         return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+
+    def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
+        """Of these tables, those that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
+        costly = [table for table in unsure if not self.looker.names.is_no_table(table)][MOST_ASKED:]
+        if costly:
+            LOG.warning(
+                "%d tables that events name were not checked, because too many names in one batch are unknown (%s, …): "
+                "their events are no dead letters if the tables do not exist",
+                len(costly), costly[0],
+            )  # fmt: skip
+        left_out = frozenset(costly)
+        return [table for table in unsure if table not in left_out]
 
     def _is_known(self, table: TableName) -> bool:
         known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_listed(table)

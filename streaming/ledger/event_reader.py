@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ from streaming.commit_events.decoder import MAX_EVENT_BYTES, BadEvent, LocationC
 from streaming.kafka.clients import LATEST
 from streaming.ledger.batch_rows import rows_of
 from streaming.ledger.event_sources import EventSources
+from streaming.ledger.further_tables import MOST_FURTHER, Row, bounded
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
-from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, named, read_records, records
+from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, Record, named, read_records, records
 
+LOG = logging.getLogger("firnline")  # Python workers import this module: without structlog
 EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
 FOLDER = "events-v3"
@@ -34,7 +37,7 @@ TAKEN_OVER = ("metadata", "offsets", "commits", "sources")  # the rest is the op
 
 HEARD_SCHEMA = (
     "catalog string, namespace array<string>, name string, source string, timestamp_ms long, writes boolean, "
-    "request string, snapshot_id long, metadata_location string"
+    "request string, snapshot_id long, metadata_location string, left_out long"
 )
 HEARD_TYPES = pa.schema(
     [
@@ -47,6 +50,7 @@ HEARD_TYPES = pa.schema(
         ("request", pa.string()),
         ("snapshot_id", pa.int64()),
         ("metadata_location", pa.string()),
+        ("left_out", pa.int64()),
     ]
 )
 
@@ -58,16 +62,18 @@ class EventDecoder:
     sources: EventSources
 
     def heard(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Kafka records in, one row per table of each usable event out."""
+        """Kafka records in, one row per table of each usable event out, within the bounds of further_tables.py."""
         reduce_task_overhead()
-        for batch in batches:
-            found = (part for record in read_records(batch) for part in named(record, self.sources))
-            rows = (_row(each) for each in found if not isinstance(each, BadEvent))
-            while some := list(islice(rows, ARROW_BATCH_RECORDS)):
-                yield pa.RecordBatch.from_pylist(some, HEARD_TYPES)
+        every = (record for batch in batches for record in read_records(batch))
+        rows = bounded(self._rows(record) for record in every)
+        while some := list(islice(rows, ARROW_BATCH_RECORDS)):
+            yield pa.RecordBatch.from_pylist(some, HEARD_TYPES)
+
+    def _rows(self, record: Record) -> Iterator[Row]:
+        return (_row(each) for each in named(record, self.sources) if not isinstance(each, BadEvent))
 
 
-def _row(found: Named | LocationChanged) -> dict[str, Any]:
+def _row(found: Named | LocationChanged) -> Row:
     if isinstance(found, LocationChanged):
         return {
             "source": found.source,
@@ -88,6 +94,18 @@ def _row(found: Named | LocationChanged) -> dict[str, Any]:
         "snapshot_id": event.snapshot_id if event.ref_name in (None, MAIN) else None,
         "metadata_location": None,
     }
+
+
+def events_of(rows: Sequence[Any]) -> list[AnyHeard]:
+    """The usable events of a batch's rows. Logs how many tables were left out."""
+    for row in rows:
+        if row["left_out"] is not None:
+            LOG.warning(
+                "events of %s name too many tables in one batch: besides the first of each event and %d others, "
+                "%d times a table was left out; sweeps find its commits",
+                row["source"], 2 * MOST_FURTHER, row["left_out"],
+            )  # fmt: skip
+    return [heard_of(row) for row in rows if row["left_out"] is None]
 
 
 def heard_of(row: Any) -> AnyHeard:
@@ -127,7 +145,7 @@ def start_events(
     )
 
     def batch(frame: DataFrame, _batch_id: int) -> None:
-        handle([heard_of(row) for row in rows_of(frame)])
+        handle(events_of(rows_of(frame)))
 
     return (
         usable.writeStream.queryName(EVENTS_QUERY)

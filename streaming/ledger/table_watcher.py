@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import Listener, TableUnreadable
@@ -89,6 +90,7 @@ class TableWatcher:
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _rounds: dict[str, _Round] = field(default_factory=dict, init=False)
     _listing: dict[str, float] = field(default_factory=dict, init=False)
+    _so_far: dict[str, set[TableName]] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _spelled: dict[str, dict[str, TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
@@ -184,33 +186,36 @@ class TableWatcher:
     def sweep(self, catalog: str) -> int:
         """List one catalog and ask for looks at tables that are new or due; return the number of tables that are ours.
 
-        Of a namespace that cannot be listed, the tables that were found before still count as listed.
+        Rounds of looks go on during the listing: thousands of namespaces take minutes. Of a namespace that cannot be
+        listed, the tables that were found before still count as listed.
 
         Raises:
             FirnlineError: it cannot be listed; the tables that were listed before are asked for.
         """
-        listed: set[TableName] = set()
+        listed = self._so_far[catalog] = set[TableName]()
         names: set[TableName] = set()
         unlisted: dict[Namespace, RetryError] = {}
-        asked_at = self._round(catalog).asked_at
+        between = partial(self._round_between, catalog)
         try:
-            for table in self.catalogs.list_tables(catalog, unlisted.__setitem__):
+            for table in self.catalogs.list_tables(catalog, unlisted.__setitem__, between):
                 if self._stop.is_set():
                     return len(listed)
                 names.add(table)
                 if self._watches(table):
                     listed.add(table)
-                    if table not in asked_at:
-                        self._ask(table, asked_at)
+                    if table not in self._round(catalog).asked_at:
+                        self._ask(table)
         except FirnlineError:
             if listed:
                 self._keep(catalog, self._found.get(catalog, frozenset()) | listed, names.union(self._named(catalog)))
             raise
+        finally:
+            del self._so_far[catalog]
         kept = (each for each in self._named(catalog) if _is_within(each, unlisted))
         self._keep(catalog, frozenset(listed.union(self._found_within(catalog, unlisted))), names.union(kept))
         self._report_unlisted(catalog, unlisted)
         for table in self._not_listed(catalog, {*self.surroundings.known(), *self.surroundings.saved()}):
-            self._ask(table, asked_at)
+            self._ask(table)
         self.ask_due(catalog)
         return len(self._found[catalog])
 
@@ -237,10 +242,10 @@ class TableWatcher:
     def ask_due(self, catalog: str) -> int:
         """Ask for a look at each table of the catalog that is due, and that all are judged again; return their number.
 
-        The tables of the last listing, and those on the board.
+        The tables of the last listing, those that the present one has found so far, and those on the board.
         """
         this, now, service = self._round(catalog), self.ticks(), self.settings.service
-        tables = self._found.get(catalog, frozenset()).union(self._not_listed(catalog, self.surroundings.known()))
+        tables = self._listed_now(catalog).union(self._not_listed(catalog, self.surroundings.known()))
         behind, epoch = self.surroundings.behind(), self.clock()
         intervals = {
             table: wanted_seconds(self.surroundings.rhythm(table), epoch, service.sweep_seconds, behind=behind)
@@ -251,7 +256,7 @@ class TableWatcher:
         likely = self.surroundings.likely()
         asked = due(intervals, this.asked_at, now, service.sweep_calls_per_second, passed, likely)
         for table in asked:
-            self._ask(table, this.asked_at)
+            self._ask(table)
         if now - this.judged_at >= service.sweep_seconds:
             this.judged_at = now
             for table in intervals.keys() - asked:
@@ -260,12 +265,16 @@ class TableWatcher:
         return len(asked)
 
     def _not_listed(self, catalog: str, tables: Iterable[TableName]) -> set[TableName]:
-        """Tables that the last listing has not: dropped, or in a namespace that cannot be listed."""
-        found = self._found.get(catalog, frozenset())
+        """Tables that no listing has: dropped, in a namespace that cannot be listed, or not listed yet."""
+        found = self._listed_now(catalog)
         return {table for table in tables if table.catalog == catalog and table not in found and self._watches(table)}
 
-    def _ask(self, table: TableName, asked_at: dict[TableName, float]) -> None:
-        asked_at[table] = self.ticks()
+    def _listed_now(self, catalog: str) -> frozenset[TableName]:
+        """Tables of the last listing, and those that the present one has found so far."""
+        return self._found.get(catalog, frozenset()).union(self._so_far.get(catalog, ()))
+
+    def _ask(self, table: TableName) -> None:
+        self._round(table.catalog).asked_at[table] = self.ticks()
         self.queue.put(table, Asked(Lane.SWEEP))
 
     def _round(self, catalog: str) -> _Round:
@@ -296,9 +305,7 @@ class TableWatcher:
                     self._turn(catalog)
                 self._errors.pop(catalog, None)
             except Exception as failure:  # noqa: BLE001 - e.g. Spark does not answer: the thread must outlive that
-                if self._errors.get(catalog) != str(failure):
-                    LOG.exception("catalog %s: an unexpected error in its sweeps; they go on", catalog)
-                self._errors[catalog] = str(failure)
+                self._went_wrong(catalog, failure)
             self._stop.wait(WAIT_SECONDS if started else START_WAIT_SECONDS)
 
     def _turn(self, catalog: str) -> None:
@@ -312,12 +319,28 @@ class TableWatcher:
                 pause = self._swept(catalog)
             finally:
                 this.list_again_at = min(this.list_again_at, self.ticks() + pause)
-        elif self._round_is_due(this) and self.breakers.available(catalog):
+        else:
+            self._ask_if_it_is_time(catalog)
+
+    def _ask_if_it_is_time(self, catalog: str) -> None:
+        pause = min(ROUND_SECONDS, self.settings.service.sweep_seconds / ROUNDS_PER_SWEEP)
+        round_at = self._round(catalog).round_at
+        if (round_at is None or self.ticks() - round_at >= pause) and self.breakers.available(catalog):
             self.ask_due(catalog)
 
-    def _round_is_due(self, this: _Round) -> bool:
-        pause = min(ROUND_SECONDS, self.settings.service.sweep_seconds / ROUNDS_PER_SWEEP)
-        return this.round_at is None or self.ticks() - this.round_at >= pause
+    def _round_between(self, catalog: str) -> None:
+        """A round during a listing. What fails in it, e.g. Spark, is no failure of the catalog."""
+        try:
+            self._ask_if_it_is_time(catalog)
+            self._errors.pop(catalog, None)
+        except Exception as failure:  # noqa: BLE001 - as in `_serve`
+            self._went_wrong(catalog, failure)
+
+    def _went_wrong(self, catalog: str, failure: Exception) -> None:
+        """Keep an unexpected error as trouble. Log it once."""
+        if self._errors.get(catalog) != str(failure):
+            LOG.error("catalog %s: an unexpected error in its sweeps; they go on", catalog, exc_info=failure)
+        self._errors[catalog] = str(failure)
 
     def _must_list(self, this: _Round) -> bool:
         now = self.ticks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from re._parser import parse  # type: ignore[import-not-found]
 from typing import Any
 
@@ -25,7 +26,7 @@ from streaming.commit_events.decoder import (
 from streaming.commit_events.formats import DECODERS
 from streaming.commit_events.strict_json import JsonDecoder
 from streaming.ledger.dead_letter_query import RECORD_COLUMNS, LetterDecoder, found
-from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
+from streaming.ledger.event_reader import EventDecoder, events_of, heard_of, take_over_offsets
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import Heard
 from streaming.ledger.records import ARROW_BATCH_RECORDS, read_records
@@ -268,6 +269,48 @@ def test_rows_leave_in_batches_of_bounded_size() -> None:
     assert max(sizes) <= ARROW_BATCH_RECORDS
 
 
+def rows_of_events(events: int, tables: Callable[[int], list[str]]) -> list[dict[str, Any]]:
+    """The rows of one batch of events, each with the tables of its number."""
+    batch = iter([records(*(of_tables(tables(number)) for number in range(events)))])
+    return [row for each in EventDecoder(SOURCES).heard(batch) for row in each.to_pylist()]
+
+
+def numbered(number: int) -> list[str]:
+    return [f"t{1000 * number + each}" for each in range(MAX_PARTS)]
+
+
+def test_events_that_name_the_same_thousand_tables_are_as_many_rows_as_their_tables() -> None:
+    """2,000 events of 11 kB named two million tables, a gigabyte in the driver."""
+    rows = rows_of_events(50, lambda _: numbered(0))
+    assert len(rows) == 50 + 10_000 + MAX_PARTS - 1
+    assert {each.table.name for each in events_of(rows)} == {*numbered(0)}
+
+
+def test_tables_beyond_the_bound_are_left_out_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    rows = rows_of_events(25, numbered)
+    assert len(rows) == 25 + 20_000 + 1
+    heard_ = events_of(rows)
+    assert len({each.table for each in heard_}) == len(heard_) == 25 + 20_000
+    assert {f"t{1000 * number}" for number in range(25)} <= {each.table.name for each in heard_}, "one of each event"
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "events of glue name too many tables in one batch: besides the first of each event and 20000 others, "
+        "4975 times a table was left out; sweeps find its commits"
+    )
+
+
+def test_tables_that_dead_letters_check_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    values = [of_tables(numbered(number)) for number in range(12)]
+    _, groups = counted(LetterDecoder(SOURCES, EVERYTHING), *values, *values[:3])
+    assert sum(map(len, groups)) == 12 + 10_000
+    assert [*groups.values()] == [2] * 3 + [1] * 9
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "events name too many tables in one batch of dead letters: besides the first of each event and 10000 others, "
+        "1988 times a table was not checked; its event is no dead letter if the table does not exist"
+    )
+
+
 def test_an_event_of_the_greatest_size_is_heard() -> None:
     value = event()
     padded = value + b" " * (MAX_EVENT_BYTES - len(value))
@@ -305,7 +348,7 @@ def test_an_event_of_several_missing_tables_is_one_letter_of_one_service() -> No
 
 
 def test_reasons_survive_the_way_to_the_driver() -> None:
-    bad, tables = found([{"reason": "oversize", "events": 2}, {"reason": "oversize", "events": 3}])
+    bad, tables = found([{"reason": "oversize", "events": events, "left_out": None} for events in (2, 3)])
     assert (dict(bad), dict(tables)) == ({BadEventReason.OVERSIZE: 5}, {})
 
 

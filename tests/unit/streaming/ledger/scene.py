@@ -84,10 +84,13 @@ class CountedCatalogs(Catalogs):
         return super().load_if_changed(name, known, now)
 
     def list_tables(
-        self, catalog_name: str, skipped: Callable[[Namespace, RetryError], None] | None = None
+        self,
+        catalog_name: str,
+        skipped: Callable[[Namespace, RetryError], None] | None = None,
+        between: Callable[[], None] = lambda: None,
     ) -> Iterator[TableName]:
         self._called(TableName(catalog_name, (), "*"))
-        return super().list_tables(catalog_name, skipped)
+        return super().list_tables(catalog_name, skipped, between)
 
     def _called(self, name: TableName) -> None:
         self.calls.append(name)

@@ -15,6 +15,7 @@ from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
+from streaming.ledger import driver_ledger
 from streaming.ledger.driver_ledger import JUDGE_AFTER_SECONDS, Around, DriverLedger, state_file
 from streaming.ledger.heard import Heard, HeardLocation
 from streaming.ledger.look_queue import Asked, Lane
@@ -420,11 +421,20 @@ def test_listed_tables_of_another_service_are_never_asked_for(driving: Driving) 
     assert driving.scene.catalogs.calls == [named("gone")]
 
 
-def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving: Driving) -> None:
-    driving.ledger.looker.look(named("gone"), Asked())
+def test_one_batch_asks_for_a_limited_number_of_names(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is a call to a catalog, and the dead letters of the batch wait for all of them."""
+    monkeypatch.setattr(driver_ledger, "MOST_ASKED", 3)
+    lately = [named(f"lately{number}") for number in range(2)]
+    driving.ledger.missing(lately)
     driving.scene.catalogs.calls = []
-    assert driving.ledger.missing([named("gone")]) == {named("gone")}
-    assert driving.scene.catalogs.calls == []
+    unknown = [named(f"unknown{number}") for number in range(5)]
+    assert driving.ledger.missing([*unknown, *lately]) == {*unknown[:3], *lately}
+    assert {*driving.scene.catalogs.calls} == {*unknown[:3]}
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("2 tables that events name were not checked")
+    assert "lake.db.unknown3" in told
 
 
 def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:

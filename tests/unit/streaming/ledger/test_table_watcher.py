@@ -113,9 +113,9 @@ def test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offse
         return len(asked) >= 3
 
     until(asked_three_times)
+    until(lambda: watching.sweeps >= 3)
     watching.watcher.stop()
     assert set(asked) == {"t"}
-    assert watching.sweeps >= 3
 
 
 def test_a_sweep_that_is_due_earlier_while_the_stream_is_behind(scene: Scene) -> None:
@@ -253,6 +253,96 @@ def test_a_listing_that_somebody_wants_looks_at_new_tables_alone(watching: Watch
     assert watching.asked() == [("new", Asked(Lane.SWEEP))]
 
 
+# --- while a catalog is listed ----------------------------------------------------------------------------------------
+
+
+class SlowListing:
+    """The listing of each namespace lasts `seconds`. The namespaces e, db, d, cc and c are listed in this order.
+
+    `asked`: the namespace before which a look at a table was asked for, and the table.
+    """
+
+    def __init__(self, watching: Watching, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        catalog = watching.scene.catalogs.catalog("lake")
+        for name in ("e", "d", "cc", "c"):
+            watching.scene.catalog.create_namespace(name)
+        self.asked: list[tuple[str, str]] = []
+        list_namespaces, list_tables = catalog.list_namespaces, catalog.list_tables
+
+        def slowly(namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+            self.asked += [(*namespace, name) for name, asked in watching.asked() if asked.calls]
+            watching.now += seconds
+            return list_tables(namespace)
+
+        monkeypatch.setattr(catalog, "list_namespaces", lambda *parent: sorted(list_namespaces(*parent)))
+        monkeypatch.setattr(catalog, "list_tables", slowly)
+
+
+def test_tables_are_looked_at_as_often_while_their_catalog_is_listed(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog of thousands of namespaces is listed for minutes."""
+    watching.watcher.sweep("lake")
+    watching.asked()
+    listing = SlowListing(watching, monkeypatch, watching.scene.settings.service.sweep_seconds / 2)
+    watching.watcher.sweep("lake")
+    assert listing.asked == [("d", "t"), ("c", "t")], "once per interval"
+
+
+@pytest.mark.parametrize(("behind", "asked"), [(False, ["d"]), (True, ["d", "cc", "c"])])
+def test_the_first_listing_asks_again_for_tables_that_it_has_found(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, behind: bool, asked: list[str]
+) -> None:
+    watching = Watching(scene, behind=lambda: behind)
+    listing = SlowListing(watching, monkeypatch, BEHIND_SECONDS)
+    watching.watcher.sweep("lake")
+    assert listing.asked == [(namespace, "t") for namespace in asked]
+    assert watching.watcher.found == frozenset({NAME})
+
+
+def test_a_round_during_the_first_listing_forgets_no_table_of_it(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds forget tables that no listing has; those of the present one are kept."""
+    sweep = watching.scene.settings.service.sweep_seconds
+    listing = SlowListing(watching, monkeypatch, sweep)
+    watching.watcher.surroundings = Surroundings(lambda: (), rhythm=lambda _table: Rhythm(announced=True))
+    watching.watcher.sweep("lake")
+    assert listing.asked == [("d", "t")]
+    assert [name for name, asked in watching.asked() if asked.calls] == []
+
+
+def test_no_round_takes_place_while_the_listing_is_the_trial_of_a_silent_catalog(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching.watcher.sweep("lake")
+    watching.asked()
+    watching.breakers.listed("lake", NO_LIST)
+    listing = SlowListing(watching, monkeypatch, watching.scene.settings.service.sweep_seconds)
+    watching.now += SWEEP_AGAIN_SECONDS
+    watching.watcher._swept("lake")
+    assert listing.asked == []
+    assert watching.breakers.available("lake")
+
+
+def test_a_round_that_fails_during_a_listing_is_no_failure_of_the_catalog(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Answering()
+    watching = Watching(scene, behind=stream.behind)
+    SlowListing(watching, monkeypatch, ROUND_SECONDS)
+    stream.error = RuntimeError("an error occurred while calling o42.isActive")
+    with pytest.raises(RuntimeError):
+        watching.watcher.sweep("lake")  # the round after the listing, whose failure the thread outlives
+    assert watching.watcher.found == frozenset({NAME})
+    assert (watching.watcher.trouble, watching.watcher.listed) == (str(stream.error), {"lake": True})
+    assert caplog.text.count("an unexpected error in its sweeps") == 1
+    stream.error = None
+    watching.now += ROUND_SECONDS
+    watching.watcher.sweep("lake")
+    assert watching.watcher.trouble is None
+
+
 # --- catalogs that cannot be listed -----------------------------------------------------------------------------------
 
 
@@ -298,7 +388,7 @@ def test_a_sweep_that_fails_half_way_asks_for_what_it_listed_and_forgets_nothing
     watcher.sweep("lake")
     watching.asked()
 
-    def half(_catalog: str, _skipped: object) -> Iterator[TableName]:
+    def half(*_: object) -> Iterator[TableName]:
         yield named("new")
         raise NO_LIST
 
