@@ -21,12 +21,11 @@ from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, Writte
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
 from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
 from compactor.runs.results import DroppedGroup, GroupResult, checked_result
+from compactor.runs.silence import Silence
 from compactor.runs.slots import SlotPool
 
 LOG = logging.getLogger("firnline")
 LOOK_SECONDS = 1.0
-SILENCE = 3
-"""Output tasks that got no answer at first, with none written in between: the store answers none any more."""
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
@@ -44,6 +43,7 @@ class OutputJobs:
         moved: Called while the run waits for a slot: waiting is no hang.
         read: Called with the input files (data and delete files), outputs and input bytes of tasks that a Spark job has
             read, or may have read before it failed.
+        silence: Of the store, as far as the run has seen it.
     """
 
     runner: OutputTaskRunner
@@ -56,12 +56,12 @@ class OutputJobs:
     done: Callable[[WrittenOutput], None]
     moved: Callable[[], object]
     read: Callable[[int, int, int], object]
+    silence: Silence = field(default_factory=Silence)
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
     _tried: set[TaskId] = field(default_factory=set)
-    _unanswered: set[TaskId] = field(default_factory=set)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
@@ -195,8 +195,7 @@ class OutputJobs:
                 raise
             self._fail(task, error)
             return
-        with self._lock:
-            self._unanswered.clear()
+        self.silence.end()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
@@ -212,12 +211,11 @@ class OutputJobs:
         return True
 
     def _is_silence(self, task: TaskId, error: Exception) -> bool:
-        """Whether the store answers no task any more. Second attempts follow each other and count as little as one."""
+        """Whether the store answers no task any more."""
         if not is_no_answer(error) or task in self._tried:
             return False
-        with self._lock:
-            self._unanswered.add(task)
-            return len(self._unanswered) >= SILENCE
+        self.silence.note(task)
+        return self.silence.is_of_all
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:

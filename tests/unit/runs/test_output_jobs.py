@@ -19,7 +19,8 @@ from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
-from compactor.runs.output_jobs import SILENCE, OutputJobs
+from compactor.runs.output_jobs import OutputJobs
+from compactor.runs.silence import SILENCE
 from compactor.runs.slots import SlotPool
 from tests.properties.planning import data_file, delete_file
 
