@@ -137,8 +137,10 @@ class OutputJobs:
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                for task in self._written_by_spark(bundle, slot):
-                    self._finish(task)
+                tasks = self._written_by_spark(bundle, slot)
+                errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
+                for task, error in errors:  # once all is kept that was written
+                    self._judge(task, error)
             except BaseException as error:  # noqa: BLE001 - raised by the run's own thread
                 if not self.stopped.is_set():
                     self._error = self._error or error
@@ -181,24 +183,38 @@ class OutputJobs:
         self._tried.update(tasks)
         self._put_back(tasks)
 
-    def _finish(self, task: TaskId) -> None:
+    def _finish(self, task: TaskId) -> Exception | None:
+        """Keep what the task has written, or let Spark write it. Returns the error of one that failed."""
         if self._is_over() or task.group in self._failed:
-            return
+            return None
         try:
             written = self.runner.rewrite(task)
-        except Exception as error:
-            if self.stopped.is_set() or self._is_silence(task, error):
-                raise
-            if self._is_worth_another_attempt(task, error):
-                return
-            if not costs_its_group(error):
-                raise
-            self._fail(task, error)
-            return
+        except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
+            if is_no_answer(error) and task not in self._tried:
+                self.silence.note(task.group)  # its tasks are alike: their files are in one place
+            return error
         self.silence.end()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
+        return None
+
+    def _judge(self, task: TaskId, error: Exception) -> None:
+        """Put a task that failed back, or drop its file group.
+
+        Raises:
+            Exception: `error`, if it ends the run.
+        """
+        if task.group in self._failed:
+            return
+        is_silence = is_no_answer(error) and self.silence.is_of_all
+        if self.stopped.is_set() or (is_silence and task not in self._tried):
+            raise error
+        if self._is_worth_another_attempt(task, error):
+            return
+        if not costs_its_group(error):
+            raise error
+        self._fail(task, error)
 
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
         """Whether the task waits for a slot again: it may succeed alone, or with a new credential."""
@@ -209,13 +225,6 @@ class OutputJobs:
         self._tried.add(task)
         self._put_back([task])
         return True
-
-    def _is_silence(self, task: TaskId, error: Exception) -> bool:
-        """Whether the store answers no task any more."""
-        if not is_no_answer(error) or task in self._tried:
-            return False
-        self.silence.note(task)
-        return self.silence.is_of_all
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:
