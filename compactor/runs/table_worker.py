@@ -75,13 +75,13 @@ class DueManifests:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A step that failed, maybe through the fault of its files alone: the table's other work goes on.
+    """A step that failed, and need not hold up the table's other work.
 
-    `give_up`: leaves these files alone for an hour.
+    `give_up`: leaves its files alone for an hour, where the fault may be theirs.
     """
 
     error: FirnlineError
-    give_up: Callable[[], None]
+    give_up: Callable[[], None] = lambda: None
 
     def settle(self, commits: int) -> None:
         """At the end of the run. `commits`: of the other work; they show that catalog and store are well.
@@ -109,7 +109,7 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
-        commits, costs, failed = 0, list[Spent](), list[_Failed]()
+        commits, first, costs, failed = 0, False, list[Spent](), list[_Failed]()
         charge = _noting(costs, charge)
         waited = self.due_manifests.seconds(debt, self.planner.clock())
         if debt.due or debt.requested:
@@ -117,8 +117,9 @@ class RewriteWorker:
             table = self.planner.load(debt)
             charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is loaded often
             self._moved(debt)
-            if self._manifests_go_first(debt, table, waited):
-                if self._merge_manifests_first(debt, stopping, grant.less(sum(costs, Spent())), charge):
+            first = self._manifests_go_first(debt, table, waited)
+            if first:
+                if self._merge_manifests_first(debt, stopping, grant.less(sum(costs, Spent())), charge, failed):
                     return  # files wait for the next commit of another writer
                 charge(Spent(catalog_calls=1))
                 table = self.planner.load(debt)
@@ -133,7 +134,7 @@ class RewriteWorker:
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
         may_commit = grant.commits is None or commits < grant.commits
-        if debt.due_manifests is not None and may_commit:
+        if debt.due_manifests is not None and may_commit and not first:
             if stopping():
                 raise StoppedError(f"the manifests of {debt.table} are not merged now")
             self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
@@ -150,11 +151,15 @@ class RewriteWorker:
             return False
         return tail_of(table.history).count == 0
 
-    def _merge_manifests_first(self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge) -> bool:
-        """Merge manifests; whether that was committed. After a failure, which is published, files need not wait.
+    def _merge_manifests_first(
+        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed]
+    ) -> bool:
+        """Merge manifests; whether that was committed. After a failure, which is published, files need not wait; if
+        another attempt may succeed, it is added to `failed`.
 
         Raises:
             StoppedError, LaterError: as of `_rewrite_manifests`.
+            RetryError: it is unknown whether it was committed. If it was, files wait for the next commit of a writer.
         """
         if stopping():
             raise StoppedError(f"the manifests of {debt.table} are not merged now")
@@ -163,7 +168,10 @@ class RewriteWorker:
             return self._rewrite_manifests(debt, left, charge, last=False)
         except (LaterError, StoppedError):
             raise
-        except FirnlineError:
+        except FirnlineError as error:
+            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+                raise
+            failed.append(_Failed(error))
             return False
 
     def _moved(self, debt: TableDebt) -> None:
