@@ -18,7 +18,7 @@ from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
@@ -213,6 +213,7 @@ class Converting:
 
         Raises:
             GiveUpError: no search succeeded; the error of the first that failed.
+            RetryError: the store answered none.
             FirnlineError: by class the reaction.
         """
         tools, searches, name = self._tools, self._conversion.searches, self._table.name
@@ -227,6 +228,9 @@ class Converting:
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
         self.refused = tuple(GivenUp(frozenset(file.entry.path for file in files), why) for files, why in refused)
+        unanswered = [outcome for outcome in outcomes if isinstance(outcome, RetryError)]
+        if unanswered and len(unanswered) == len(outcomes):
+            raise unanswered[0]
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
         if failed is not None and not found:
             raise failed
@@ -289,7 +293,9 @@ class Converting:
         return send
 
 
-def _why(outcome: Refusal | GiveUpError) -> str:
+def _why(outcome: Refusal | GiveUpError | RetryError) -> str:
+    if isinstance(outcome, RetryError):
+        return f"{outcome}; this happened twice, but the store answered other searches"
     return outcome.sentence if isinstance(outcome, Refusal) else str(outcome)
 
 

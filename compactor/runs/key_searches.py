@@ -9,19 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.manifests.live_files import LiveFile
-from compactor.reasons import Reason, Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.deletes.key_search import FoundRows
-from compactor.runs.job_errors import reason_of
+from compactor.rewrite.tasks.runner import TRIED_AGAIN
+from compactor.runs.job_errors import costs_its_group, is_no_answer, reason_of
 from compactor.runs.output_jobs import MOST_THREADS
+from compactor.runs.silence import Silence
 from compactor.runs.slots import SlotPool
 from compactor.spark.java_table import first_line, spark_has_ended, unforeseen
 
 LOG = logging.getLogger("firnline")
 Files = Sequence[LiveFile]
-Outcome = FoundRows | Refusal | GiveUpError
-"""Of one search. A GiveUpError: it failed, and another attempt would fail too."""
+Outcome = FoundRows | Refusal | GiveUpError | RetryError
+"""Of one search. A GiveUpError: it failed, and another attempt would fail too. A RetryError: it got no answer of the
+store twice; only what becomes of others shows whether the store is well.
+"""
 
 
 @dataclass
@@ -43,6 +47,7 @@ class KeySearches:
     moved: Callable[[], object]
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _silence: Silence = field(default_factory=Silence)
     _error: BaseException | None = None
 
     def outcomes(self, searches: Sequence[Files]) -> Iterator[Outcome]:
@@ -77,34 +82,47 @@ class KeySearches:
     def _outcome(self, files: Files) -> Outcome:
         """Search, and give the slot back."""
         try:
-            tried = self._tried(files)
-            if isinstance(tried, Exception) and not isinstance(tried, GiveUpError):
-                LOG.info("%s: a search for deleted rows is tried again: %s", self.table, tried)
-                tried = self._tried(files)
-            return self._given_up(tried) if isinstance(tried, Exception) else tried
+            return self._tried_twice(files)
         except BaseException as error:
             self._end(error)
             raise
         finally:
             self.slots.release(self.table)
 
+    def _tried_twice(self, files: Files) -> Outcome:
+        outcome = self._tried(files)
+        if isinstance(outcome, Exception) and self._is_worth_another_attempt(files, outcome):
+            LOG.info("%s: a search for deleted rows is tried again: %s", self.table, outcome)
+            outcome = self._tried(files)
+        if isinstance(outcome, Exception):
+            return self._failure(outcome)
+        self._silence.end()
+        return outcome
+
     def _tried(self, files: Files) -> FoundRows | Refusal | Exception:
-        """One attempt; returns errors that concern this search alone. Another attempt may help, unless it was given up:
-        its worker was killed, or its memory was short.
-        """
+        """One attempt; returns the error of a search or of its Spark job."""
         if self._is_over:
             raise self._stopped_error
         try:
-            outcome = self.search(files)
+            return self.search(files)
         except Exception as error:
             if self.stopped.is_set():
                 raise self._stopped_error from error
             if spark_has_ended(error):
                 raise unforeseen(f"searching deleted rows of {self.table}", error) from error
             return error
-        if isinstance(outcome, FirnlineError) and not _is_its_own(outcome):
-            raise outcome
-        return outcome
+
+    def _is_worth_another_attempt(self, files: Files, error: Exception) -> bool:
+        """Whether another attempt may help: the worker was killed, memory was short, or the store did not answer.
+
+        Raises:
+            RetryError: the store answers no search any more.
+        """
+        if is_no_answer(error):
+            self._silence.note(files[0].entry.path)
+            if self._silence.is_of_all:
+                raise error
+        return error.reason in TRIED_AGAIN if isinstance(error, FirnlineError) else True
 
     def _end(self, error: BaseException) -> BaseException:
         """All searches end because of an error; returns the first one."""
@@ -126,15 +144,18 @@ class KeySearches:
     def _stopped_error(self) -> StoppedError:
         return StoppedError(f"the conversion of {self.table} was stopped before its commit")
 
-    def _given_up(self, error: Exception) -> GiveUpError:
-        if isinstance(error, GiveUpError):
+    def _failure(self, error: Exception) -> GiveUpError | RetryError:
+        """The outcome of a search that failed.
+
+        Raises:
+            FirnlineError: `error`, if it concerns all searches.
+        """
+        if isinstance(error, FirnlineError) and not costs_its_group(error):
+            raise error
+        if isinstance(error, GiveUpError) or (isinstance(error, RetryError) and is_no_answer(error)):
             return error
         reason, remedy = reason_of(error)
         cause = first_line(error).rstrip(".")
         failure = GiveUpError(f"searching deleted rows of {self.table} failed: {cause}{remedy}", reason=reason)
         failure.__cause__ = error
         return failure
-
-
-def _is_its_own(error: FirnlineError) -> bool:
-    return isinstance(error, GiveUpError) or error.reason is Reason.OUT_OF_MEMORY

@@ -21,12 +21,11 @@ from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, Writte
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
 from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
 from compactor.runs.results import DroppedGroup, GroupResult, checked_result
+from compactor.runs.silence import Silence
 from compactor.runs.slots import SlotPool
 
 LOG = logging.getLogger("firnline")
 LOOK_SECONDS = 1.0
-SILENCE = 3
-"""Output tasks that got no answer at first, with none written in between: the store answers none any more."""
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
@@ -44,6 +43,7 @@ class OutputJobs:
         moved: Called while the run waits for a slot: waiting is no hang.
         read: Called with the input files (data and delete files), outputs and input bytes of tasks that a Spark job has
             read, or may have read before it failed.
+        silence: Of the store, as far as the run has seen it.
     """
 
     runner: OutputTaskRunner
@@ -56,12 +56,12 @@ class OutputJobs:
     done: Callable[[WrittenOutput], None]
     moved: Callable[[], object]
     read: Callable[[int, int, int], object]
+    silence: Silence = field(default_factory=Silence)
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
     _tried: set[TaskId] = field(default_factory=set)
-    _unanswered: set[TaskId] = field(default_factory=set)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
@@ -137,8 +137,10 @@ class OutputJobs:
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                for task in self._written_by_spark(bundle, slot):
-                    self._finish(task)
+                tasks = self._written_by_spark(bundle, slot)
+                errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
+                for task, error in errors:  # once all is kept that was written
+                    self._judge(task, error)
             except BaseException as error:  # noqa: BLE001 - raised by the run's own thread
                 if not self.stopped.is_set():
                     self._error = self._error or error
@@ -181,25 +183,38 @@ class OutputJobs:
         self._tried.update(tasks)
         self._put_back(tasks)
 
-    def _finish(self, task: TaskId) -> None:
+    def _finish(self, task: TaskId) -> Exception | None:
+        """Keep what the task has written, or let Spark write it. Returns the error of one that failed."""
         if self._is_over() or task.group in self._failed:
-            return
+            return None
         try:
             written = self.runner.rewrite(task)
-        except Exception as error:
-            if self.stopped.is_set() or self._is_silence(task, error):
-                raise
-            if self._is_worth_another_attempt(task, error):
-                return
-            if not costs_its_group(error):
-                raise
-            self._fail(task, error)
-            return
-        with self._lock:
-            self._unanswered.clear()
+        except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
+            if is_no_answer(error) and task not in self._tried:
+                self.silence.note(task.group)  # its tasks are alike: their files are in one place
+            return error
+        self.silence.end()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
+        return None
+
+    def _judge(self, task: TaskId, error: Exception) -> None:
+        """Put a task that failed back, or drop its file group.
+
+        Raises:
+            Exception: `error`, if it ends the run.
+        """
+        if task.group in self._failed:
+            return
+        is_silence = is_no_answer(error) and self.silence.is_of_all
+        if self.stopped.is_set() or (is_silence and task not in self._tried):
+            raise error
+        if self._is_worth_another_attempt(task, error):
+            return
+        if not costs_its_group(error):
+            raise error
+        self._fail(task, error)
 
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
         """Whether the task waits for a slot again: it may succeed alone, or with a new credential."""
@@ -210,14 +225,6 @@ class OutputJobs:
         self._tried.add(task)
         self._put_back([task])
         return True
-
-    def _is_silence(self, task: TaskId, error: Exception) -> bool:
-        """Whether the store answers no task any more. Second attempts follow each other and count as little as one."""
-        if not is_no_answer(error) or task in self._tried:
-            return False
-        with self._lock:
-            self._unanswered.add(task)
-            return len(self._unanswered) >= SILENCE
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:

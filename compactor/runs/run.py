@@ -33,6 +33,7 @@ from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
 from compactor.runs.run_tools import RunTools
+from compactor.runs.silence import Silence
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable
 
@@ -67,6 +68,8 @@ class Run:
         self._tasks_done = self._bytes_done = 0
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
+        self._unanswered: list[DroppedGroup] = []
+        self._silence = Silence()
         self._lost_a_race = False
         self._sends = count(1)
         self._lock = threading.Lock()
@@ -111,9 +114,10 @@ class Run:
             parts = self._parts()
             with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
-                    finished, unanswered = self._rewrite(runner, watch, groups) if groups else ((), ())
+                    finished = self._rewrite(runner, watch, groups) if groups else ()
                     if finished or not groups:
-                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}", unanswered)
+                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
+            self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
             if self._dropped and self.commits == 0:
                 raise _nothing_committed(self._dropped)
         self._clean_up(record, written_twice=runner.repeated)
@@ -129,14 +133,12 @@ class Run:
             made = batches(groups, settings.groups, settings.bytes, most)
         return list(made) or [()]
 
-    def _rewrite(
-        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]
-    ) -> tuple[Sequence[GroupResult], Sequence[DroppedGroup]]:
-        """Rewrite these file groups. Returns those whose rows add up, and those for which the store did not answer or
-        executors were lost; the others are dropped.
+    def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> Sequence[GroupResult]:
+        """Rewrite these file groups. Returns those whose rows add up. Those for which the store did not answer, or
+        executors were lost, wait for the end of the run: a commit shows that all is well. The others are dropped.
 
         Raises:
-            RetryError: there are such groups, and none was rewritten.
+            RetryError: the store does not answer any more.
             FirnlineError: by class the reaction.
         """
         self.stage = "rewrite"
@@ -152,19 +154,17 @@ class Run:
             done=self._note,
             moved=self._moved,
             read=self._charge_files,
+            silence=self._silence,
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
             self._tools.listener(group.rewritten)
-        unanswered: list[DroppedGroup] = []
         if failed:
             dropped = reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache)
-            unanswered = [drop for drop in dropped if isinstance(drop.error, RetryError)]
+            self._unanswered += [drop for drop in dropped if isinstance(drop.error, RetryError)]
             self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError)])
         self._rewrite_seconds += self._tools.ticks() - started
-        if unanswered and not finished:
-            raise unanswered[0].error
-        return finished, unanswered
+        return finished
 
     def _commit(
         self,
@@ -173,9 +173,8 @@ class Run:
         watch: RunWatch,
         finished: Sequence[GroupResult],
         part: str,
-        unanswered: Sequence[DroppedGroup],
     ) -> None:
-        """Commit finished file groups, without those that another commit touched. Then drop the `unanswered` ones.
+        """Commit finished file groups, without those that another commit touched.
 
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """
@@ -185,7 +184,6 @@ class Run:
                 break
             committed = self._sent_in_time(table, record, watch, committed.kept, part, at_once=True)
         self._results += [replace(group, parts=()) for group in committed.kept]
-        self._drop([given_up_alone(drop) if committed.landed else drop for drop in unanswered])
         if committed.landed is None:
             return
         self.commits += 1

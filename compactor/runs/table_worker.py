@@ -28,6 +28,7 @@ from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
 from compactor.runs.given_up_files import GivenUp
+from compactor.runs.job_errors import is_no_answer
 from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
@@ -73,6 +74,27 @@ class DueManifests:
 
 
 @dataclass(frozen=True)
+class _Failed:
+    """A step that failed, and need not hold up the table's other work.
+
+    `give_up`: leaves its files alone for an hour, where the fault may be theirs.
+    """
+
+    error: FirnlineError
+    give_up: Callable[[], None] = lambda: None
+
+    def settle(self, commits: int) -> None:
+        """At the end of the run. `commits`: of the other work; they show that catalog and store are well.
+
+        Raises:
+            FirnlineError: there was none, so another attempt may succeed.
+        """
+        if not commits:
+            raise self.error
+        self.give_up()
+
+
+@dataclass(frozen=True)
 class RewriteWorker:
     """Rewrites what is due: first data files, then manifests.
 
@@ -87,7 +109,7 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
-        commits, costs = 0, list[Spent]()
+        commits, first, costs, failed = 0, False, list[Spent](), list[_Failed]()
         charge = _noting(costs, charge)
         waited = self.due_manifests.seconds(debt, self.planner.clock())
         if debt.due or debt.requested:
@@ -95,14 +117,15 @@ class RewriteWorker:
             table = self.planner.load(debt)
             charge(Spent(catalog_calls=PLAN_CALLS - 1))  # a table that waits for others is loaded often
             self._moved(debt)
-            if self._manifests_go_first(debt, table, waited):
-                if self._merge_manifests_first(debt, stopping, grant.less(sum(costs, Spent())), charge):
+            first = self._manifests_go_first(debt, table, waited)
+            if first:
+                if self._merge_manifests_first(debt, stopping, grant.less(sum(costs, Spent())), charge, failed):
                     return  # files wait for the next commit of another writer
                 charge(Spent(catalog_calls=1))
                 table = self.planner.load(debt)
             conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:
-                if self._convert(table, conversion, stopping, charge):
+                if self._convert(table, conversion, stopping, charge, failed):
                     return  # what else is due is found by the next look: readers get one new snapshot at a time
                 charge(Spent(catalog_calls=1))
                 table = self.planner.load(debt)
@@ -111,10 +134,12 @@ class RewriteWorker:
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
         may_commit = grant.commits is None or commits < grant.commits
-        if debt.due_manifests is not None and may_commit:
+        if debt.due_manifests is not None and may_commit and not first:
             if stopping():
                 raise StoppedError(f"the manifests of {debt.table} are not merged now")
             self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
+        for each in failed:
+            each.settle(commits)
         self._wait_for_searches(debt.table)
 
     def _manifests_go_first(self, debt: TableDebt, table: TableView, waited: float | None) -> bool:
@@ -126,11 +151,15 @@ class RewriteWorker:
             return False
         return tail_of(table.history).count == 0
 
-    def _merge_manifests_first(self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge) -> bool:
-        """Merge manifests; whether that was committed. After a failure, which is published, files need not wait.
+    def _merge_manifests_first(
+        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed]
+    ) -> bool:
+        """Merge manifests; whether that was committed. After a failure, which is published, files need not wait; if
+        another attempt may succeed, it is added to `failed`.
 
         Raises:
             StoppedError, LaterError: as of `_rewrite_manifests`.
+            RetryError: it is unknown whether it was committed. If it was, files wait for the next commit of a writer.
         """
         if stopping():
             raise StoppedError(f"the manifests of {debt.table} are not merged now")
@@ -139,7 +168,10 @@ class RewriteWorker:
             return self._rewrite_manifests(debt, left, charge, last=False)
         except (LaterError, StoppedError):
             raise
-        except FirnlineError:
+        except FirnlineError as error:
+            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+                raise
+            failed.append(_Failed(error))
             return False
 
     def _moved(self, debt: TableDebt) -> None:
@@ -161,11 +193,13 @@ class RewriteWorker:
                 seconds=seconds,
             )
 
-    def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> bool:
+    def _convert(
+        self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge, failed: list[_Failed]
+    ) -> bool:
         """Convert equality deletes; returns whether that was committed.
 
-        A failure is published, and raised unless it was given up: then the table's other work goes on. Searches that
-        were refused or given up are not repeated at once.
+        A failure is published, and raised unless it was given up, or the store did not answer, which is added to
+        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
         """
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)
@@ -176,12 +210,16 @@ class RewriteWorker:
             what = f"converting deletes of {table.name}"
             failure = error if isinstance(error, FirnlineError) else unforeseen(what, error)
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
-            if failure is error and not isinstance(error, GiveUpError):
-                raise
-            if not isinstance(failure, GiveUpError):
-                raise failure from error
             all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
-            planner.refused.note(table, converting.refused or (all_files,), planner.clock())
+            refused = converting.refused or (all_files,)
+            if is_no_answer(failure):
+                failed.append(_Failed(failure, lambda: planner.refused.note(table, refused, planner.clock())))
+            elif isinstance(failure, GiveUpError):
+                planner.refused.note(table, refused, planner.clock())
+            elif failure is error:
+                raise
+            else:
+                raise failure from error
             return False
         planner.refused.note(table, converting.refused, planner.clock())
         if converting.refused:

@@ -24,6 +24,8 @@ SEARCHES: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet"
 BAD = SEARCHES[1]
 DAMAGED = GiveUpError("a page is damaged", reason=Reason.CORRUPT_PAGE)
 DIED = RuntimeError("Python worker exited unexpectedly")
+SILENT = RetryError("503")
+EXPIRED = RetryError("the store's credential is over", reason=Reason.CREDENTIALS_EXPIRED)
 NO_MEMORY = RetryError("malloc failed", reason=Reason.OUT_OF_MEMORY)
 
 
@@ -52,7 +54,7 @@ def searching(search: Callable[..., Any], slots: SlotPool | None = None) -> KeyS
     return KeySearches(search, "lake.db.t", slots or SlotPool(2), threading.Event(), lambda: None)
 
 
-@pytest.mark.parametrize("error", [DIED, NO_MEMORY])
+@pytest.mark.parametrize("error", [DIED, NO_MEMORY, SILENT, EXPIRED])
 def test_a_search_that_another_attempt_may_help_is_tried_once_more(error: Exception) -> None:
     search = Failing(error, times=1)
     assert list(searching(search).outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
@@ -75,17 +77,54 @@ def test_a_search_that_fails_costs_no_other(error: Exception, reason: str, attem
     assert search.searched.count(BAD) == attempts
 
 
+def test_a_search_without_an_answer_costs_no_other_and_is_not_given_up_by_itself() -> None:
+    """The store may be down by now."""
+    search = Failing(SILENT)
+    first, bad, *others = searching(search).outcomes(SEARCHES)
+    assert [first, *others] == [found(files) for files in SEARCHES if files is not BAD]
+    assert bad is SILENT
+    assert search.searched.count(BAD) == 2
+
+
+def test_a_store_that_answers_no_search_ends_them() -> None:
+    searched: list[Any] = []
+
+    def search(files: Any) -> FirnlineError:
+        searched.append(files)
+        return SILENT
+
+    slots = SlotPool(1)
+    with pytest.raises(RetryError) as raised:
+        list(searching(search, slots).outcomes([*SEARCHES, *SEARCHES]))
+    assert raised.value is SILENT
+    assert [searched.count(files) for files in SEARCHES] == [2, 2, 1, 0]
+    assert slots.book.in_use == len(slots.book.waiting) == 0
+
+
+def test_searches_without_an_answer_end_no_conversion_while_others_are_answered() -> None:
+    many: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet")),) for number in range(20)]
+    outcomes = list(searching(lambda files: SILENT if files in many[::4] else found(files), SlotPool(1)).outcomes(many))
+    assert [files for files, outcome in zip(many, outcomes, strict=True) if outcome is SILENT] == many[::4]
+
+
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(RetryError("503"), "unavailable"), (Py4JNetworkError("Answer from Java side is empty"), "spark_lost")],
+    "error", [RetryError("the disk is full", reason=Reason.NO_SPACE), Py4JNetworkError("Answer from Java is empty")]
 )
-def test_what_concerns_all_searches_ends_them_at_once(error: Exception, reason: str) -> None:
+def test_what_concerns_all_searches_ends_them_at_once(error: Exception) -> None:
     search, slots = Failing(error), SlotPool(1)
     with pytest.raises(RetryError) as raised:
         list(searching(search, slots).outcomes([BAD] * 5))
-    assert raised.value.reason == reason
+    assert raised.value.reason == (error.reason if isinstance(error, FirnlineError) else "spark_lost")
     assert search.searched == [BAD]
     assert slots.book.in_use == len(slots.book.waiting) == 0
+
+
+def test_a_credential_that_stays_expired_ends_all_searches() -> None:
+    search = Failing(EXPIRED)
+    with pytest.raises(RetryError) as raised:
+        list(searching(search, SlotPool(1)).outcomes([BAD] * 5))
+    assert raised.value is EXPIRED
+    assert search.searched == [BAD] * 2
 
 
 def test_searches_that_are_stopped_end() -> None:
@@ -113,7 +152,7 @@ def converting(monkeypatch: pytest.MonkeyPatch, search: Callable[..., Any]) -> C
     return Converting(tools, table, cast("Any", SimpleNamespace(searches=SEARCHES)), "run")
 
 
-@pytest.mark.parametrize("error", [DAMAGED, DIED, NO_MEMORY])
+@pytest.mark.parametrize("error", [DAMAGED, DIED, NO_MEMORY, SILENT])
 def test_the_files_of_a_search_that_failed_are_refused_and_what_the_others_found_is_kept(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -131,3 +170,25 @@ def test_a_conversion_without_any_search_that_succeeded_fails(monkeypatch: pytes
     with pytest.raises(GiveUpError, match="a page is damaged"):
         made._searched(RunWatch())
     assert len(made.refused) == len(SEARCHES)
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_searches_without_an_answer_are_refused_if_any_other_was_answered(
+    monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """Also by a refusal: the store has read that file."""
+    refusal = Refusal(Reason.NO_FIELD_IDS, "no field ids")
+    made = converting(monkeypatch, lambda files: SILENT if files in SEARCHES[4 - silent :] else refusal)
+    kept = made._searched(RunWatch())
+    assert kept.refused == SEARCHES
+    assert [str(SILENT) in each.why for each in made.refused] == [number >= 4 - silent for number in range(4)]
+
+
+@pytest.mark.parametrize("answer", [DAMAGED, None])
+def test_a_conversion_none_of_whose_searches_was_answered_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, answer: FirnlineError | None
+) -> None:
+    made = converting(monkeypatch, lambda files: answer if answer and files is BAD else SILENT)
+    made._conversion.searches = SEARCHES[:2]  # type: ignore[misc]
+    with pytest.raises(GiveUpError if answer else RetryError):
+        made._searched(RunWatch())

@@ -19,7 +19,7 @@ from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
-from compactor.runs.output_jobs import SILENCE, OutputJobs
+from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.slots import SlotPool
 from tests.properties.planning import data_file, delete_file
 
@@ -114,7 +114,7 @@ def test_a_store_that_answers_no_task_ends_the_run() -> None:
     made = jobs(runner, len(many))
     with pytest.raises(RetryError):
         made._run_all(many)
-    assert len(runner.attempts) <= SILENCE + 1, "two slots: one more may have begun"
+    assert set(runner.attempts.values()) == {1}, "no second attempt of any"
     assert not any(isinstance(error, GiveUpError) for error in made._failed.values())
 
 
@@ -126,6 +126,41 @@ def test_several_files_without_an_answer_end_no_run_while_others_are_answered() 
     made._run_all(many)
     assert set(made._written) == set(many) - set(silent)
     assert made._failed.keys() == {task.group for task in silent}
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_one_file_group_without_an_answer_ends_no_run_however_many_tasks_it_has(slots: int) -> None:
+    """They are alike: with a slot for each they fail together, with no success between."""
+    tasks = [*(TaskId(0, index) for index in range(4)), *(TaskId(number, 0) for number in range(1, 20))]
+    runner = Runner(dict.fromkeys(tasks[:4], 9), Reason.UNAVAILABLE)
+    made = jobs(runner, 20, slots)
+    group = made.plan.groups[0]
+    files = SimpleNamespace(tasks=list(group.file_group.tasks) * 4, partition=group.file_group.partition)
+    made.plan.groups[0] = SimpleNamespace(engine=group.engine, file_group=files)  # type: ignore[index]
+    made._run_all(tasks)
+    assert set(made._written) == set(tasks[4:])
+    assert list(made._failed) == [0]
+
+
+def test_what_a_bundle_has_written_behind_files_without_an_answer_shows_that_the_store_answers() -> None:
+    many = [TaskId(number, 0) for number in range(20)]
+    runner = Runner(dict.fromkeys(many[:4], 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    made._run_all(many)
+    assert runner.bundles[0] == tuple(many)
+    assert set(made._written) == set(many[4:])
+    assert made._failed.keys() == {0, 1, 2, 3}
+
+
+def test_a_store_that_answers_no_task_any_more_ends_the_run_within_a_bundle() -> None:
+    """What was written before is kept until the end of the run."""
+    many = [TaskId(number, 0) for number in range(20)]
+    runner = Runner(dict.fromkeys(many[5:], 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    with pytest.raises(RetryError):
+        made._run_all(many)
+    assert set(made._written) == set(many[:5])
+    assert len(runner.bundles) == 1, "no second attempt of fifteen tasks, one after the other"
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:

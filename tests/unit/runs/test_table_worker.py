@@ -94,6 +94,11 @@ def replanned(_one: Searching) -> ConversionResult:
     raise ReplanError("another commit touched the files")
 
 
+def silent(one: Searching) -> ConversionResult:
+    one.refused = (GivenUp(paths(one.conversion.searches), "503"),)
+    raise RetryError("503")
+
+
 def done(one: Searching) -> ConversionResult:
     return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
 
@@ -571,3 +576,19 @@ def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_
         with pytest.raises(FirnlineError):
             working.work()
     assert (len(Searching.made), working.plans) == (2, [])
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_given_up_once_one_is_committed(
+    tmp_path: Path, commits: int
+) -> None:
+    working = Working(tmp_path, silent)
+    working.commits = commits
+    for times in (1, 2):
+        working.scene.history.append_unreal("b", [10, 10])
+        with nullcontext() if commits else pytest.raises(RetryError, match="503"):
+            working.work()
+        assert len(working.plans) == times
+    assert len(Searching.made) == (1 if commits else 2)
+    assert [later.reason for later in working.later] == [Reason.CONVERSION_REFUSED] * 2 * commits
+    assert [event.stage for event in working.of(RunFailed)] == ["convert"] * len(Searching.made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.events import ManifestsRewritten, RunFailed
-from compactor.planning.budget import Charge
+from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.replace_order import Tail
+from compactor.reasons import Reason
 from compactor.runs import table_worker, turns
 from compactor.runs.results import RunResult
+from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import DueManifests
 from tests.properties.table_history import NAME
 from tests.unit.runs.test_table_worker import Working, refused
@@ -102,6 +105,43 @@ def test_a_merge_that_fails_holds_up_no_files_and_is_tried_again_after_as_long(
     assert "ww" not in busy.kinds
     assert len(busy.of(RunFailed)) == len(busy.failed) == 2
     assert busy.failed[1] - busy.failed[0] >= WAIT
+
+
+def failing_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError) -> Busy:
+    """Manifests have waited for long enough, after a commit of the writer; their merge will fail."""
+    busy = Busy(tmp_path, monkeypatch)
+    busy.after_a_commit()
+    busy.scene.now += WAIT
+    busy.scene.history.append_unreal("b", [10, 10])
+    busy.commit("w")
+    busy.scene.look()
+    busy.error = error
+    return busy
+
+
+@pytest.mark.parametrize("error", [RetryError("no answer"), ReplanError("overtaken"), GiveUpError("refused")])
+def test_a_merge_that_failed_is_not_tried_twice_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
+) -> None:
+    """Also where no file is rewritten after it. Then its failure brings another run."""
+    busy = failing_merge(tmp_path, monkeypatch, error)
+    monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
+    comes_again = not isinstance(error, GiveUpError)
+    with pytest.raises(type(error)) if comes_again else nullcontext():
+        busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert len(busy.of(RunFailed)) == len(busy.failed) == 1
+    assert busy.kinds[-1] == "w"
+
+
+def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit may be the last one of the hour, and two snapshots of ours would follow each other."""
+    unknown = RetryError("no answer", reason=Reason.COMMIT_STATE_UNKNOWN)
+    busy = failing_merge(tmp_path, monkeypatch, unknown)
+    with pytest.raises(RetryError):
+        busy.work_on(replace(busy.scene.debt(), manifests=DUE), Grant(commits=1))
+    assert len(busy.of(RunFailed)) == len(busy.failed) == 1
+    assert busy.kinds[-1] == "w"
+    assert sum(busy.charged, Spent()).commits == 1
 
 
 def test_a_request_goes_before_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
