@@ -340,7 +340,10 @@ class UnreferencedFilesRemoved:
 
 @dataclass(frozen=True)
 class ManifestsRewritten:
-    """Manifests were merged and ordered by partition: `before` became `after`. No data file changed."""
+    """Manifests were merged and ordered by partition: `before` became `after`. No data file changed.
+
+    `after` is `before` if the table could not be read after the commit.
+    """
 
     run_id: str
     table: TableName

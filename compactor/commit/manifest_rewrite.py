@@ -11,9 +11,10 @@ core's snapshot is sent once as long as the rows have no ids.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -36,6 +37,7 @@ from compactor.spark.java_table import (
     first_line,
 )
 
+LOG = logging.getLogger("firnline")
 FORMAT_VERSION: Final = "format-version"
 REFUSED: Final = "java.lang.IllegalArgumentException"
 """Iceberg's answer to a downgrade of the format version."""
@@ -54,7 +56,7 @@ def rewrite_manifests(
 
     Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
     replaced the same manifests. `right` is confirmed before each commit, which Iceberg may repeat: a JVM that is paused
-    in between commits late, against the same validation.
+    in between commits late, against the same validation. What fails after a commit is logged.
 
     Raises:
         StoppedError: another process has taken over; not everything was rewritten.
@@ -73,22 +75,35 @@ def rewrite_manifests(
         before = len(_manifests(java))
         if table.keeps_row_lineage:
             _merge(java, properties, right)
-            _carry_statistics(java, run_id, right)
+            with _after_commit(table):
+                _carry_statistics(java, run_id, right)
         else:
             for spec_id in specs:
                 java.refresh()
                 java.check_unchanged()
                 right.confirm()
                 _order_and_merge(java, spec_id, properties, right)
-                _carry_statistics(java, run_id, right)
-        java.refresh()
-        after = len(_manifests(java))
+                with _after_commit(table):
+                    _carry_statistics(java, run_id, right)
     except JAVA_ERRORS as error:
         if exception_class(error) == REFUSED:
             java.refresh()
             java.check_unchanged()
         raise _failure(table, error) from error
+    after = before
+    with _after_commit(table):
+        java.refresh()
+        after = len(_manifests(java))
     return ManifestsRewritten(run_id=run_id, table=table.name, before=before, after=after, seconds=clock() - started)
+
+
+@contextmanager
+def _after_commit(table: TableView) -> Iterator[None]:
+    """Errors of the block, which follows a commit that has landed, are only logged: they undo nothing."""
+    try:
+        yield
+    except (Py4JError, *JAVA_ERRORS, FirnlineError) as error:
+        LOG.warning("%s: manifests were rewritten, but then it could not be read: %s", table.name, first_line(error))
 
 
 def _manifests(java: JavaTable) -> list[str]:

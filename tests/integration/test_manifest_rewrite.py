@@ -11,7 +11,7 @@ import pytest
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import count_manifests, manifests_of
-from compactor.errors import ReplanError, StoppedError
+from compactor.errors import ReplanError, RetryError, StoppedError
 from compactor.events import ignore
 from compactor.iceberg.other_compactors import RUN_ID, other_compactors
 from compactor.iceberg.tables import TableView
@@ -23,6 +23,7 @@ from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import ManifestSettings, Settings
+from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 from tests.conftest import Lake
 from tests.slow import slow
@@ -88,6 +89,24 @@ def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, 
     assert other_compactors(after.metadata, snapshot.timestamp_ms / 1000) == ()
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (1000, 1)")
     assert rows(lake, table_name, version)[:-1] == before
+
+
+@pytest.mark.parametrize("version", [2, *slow(3)])
+def test_a_merge_that_was_committed_has_not_failed_if_the_table_cannot_be_read_after_it(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    name = make(lake, table_name, version)
+    view, real = lake.catalogs.load(name), JavaTable.refresh
+
+    def refresh(java: JavaTable) -> None:
+        if lake.catalogs.load(name).metadata.current_snapshot_id != view.metadata.current_snapshot_id:
+            raise RetryError("the catalog does not answer")
+        real(java)
+
+    monkeypatch.setattr(JavaTable, "refresh", refresh)
+    done = rewrite_manifests(lake.session, view, due(view), str(uuid.uuid4()))
+    assert (done.before, done.after) == (len(view.manifests()),) * 2
+    assert len(lake.catalogs.load(name).manifests()) < done.before
 
 
 @pytest.mark.parametrize("version", [2, 3])
