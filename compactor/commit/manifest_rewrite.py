@@ -103,9 +103,7 @@ def _after_commit(table: TableView) -> Iterator[None]:
     try:
         yield
     except (Py4JError, *JAVA_ERRORS, FirnlineError) as error:
-        LOG.warning(
-            "%s: manifests were rewritten, but then it could not be read: %s", table.name, first_line(error)
-        )
+        LOG.warning("%s: manifests were rewritten, but then it could not be read: %s", table.name, first_line(error))
 
 
 def _manifests(java: JavaTable) -> list[str]:
