@@ -140,7 +140,8 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
     """The part of a plan that fits the limits of one run: output tasks in order.
 
     A task that does not fit is cut to the files that fit. If it were left out whole, it would only grow from run to
-    run. The first task stays whole if not even two of its files fit: some run has to begin with it.
+    run. Some run has to begin with the first task: if its delete files leave no room for two of its files, it is cut to
+    those that fit without them, and if two do not fit either, only to the number of files of a run.
     """
     most = (limits.files_of_run, limits.bytes_of_run, limits.requests_of_run)
     left = [math.inf if each is None else each for each in most]
@@ -151,7 +152,7 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
         tasks: list[Task] = []
         for task in group.tasks:
             read = reads(task)
-            files = _fitting(read, left) or (0 if kept or tasks else len(task))
+            files = _fitting(read, left) or (0 if kept or tasks else _of_the_first(task, limits, left))
             if files:
                 tasks.append(task[:files])
                 left = [there - wanted for wanted, there in zip(_cost(read[files - 1]), left, strict=True)]
@@ -164,6 +165,13 @@ def _fitting(read: Sequence[tuple[int, int, int]], left: Sequence[float]) -> int
     """How many of a task's first files fit: all, or at least two; else 0. `read`: see `reads`."""
     files = bisect_left(read, True, key=lambda each: any(map(gt, _cost(each), left)))
     return files if files > 1 or files == len(read) else 0
+
+
+def _of_the_first(task: Task, limits: GroupLimits, left: Sequence[float]) -> int:
+    """How many files of a run's first task are rewritten although two do not fit together with their delete files."""
+    sizes = enumerate(accumulate(file.size for file in task), 1)
+    fitting = _fitting([(files, 0, size) for files, size in sizes], left)
+    return fitting or min(len(task), limits.files_of_run or len(task))
 
 
 def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -167,6 +167,31 @@ def test_delete_files_that_a_task_reads_count_in_its_requests(most_requests: int
     assert [len(group.files) for group in plan.groups] == [taken]
 
 
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        (GroupLimits(NO_LIMIT, bytes_of_run=45), 4),
+        (GroupLimits(NO_LIMIT, requests_of_run=13), 5),
+        (GroupLimits(NO_LIMIT, requests_of_run=13, files_of_run=3), 3),
+        (GroupLimits(NO_LIMIT, bytes_of_run=15), 8),
+        (GroupLimits(NO_LIMIT, bytes_of_run=15, files_of_run=3), 3),
+    ],
+    ids=["bytes", "requests", "requests and files", "not even two files", "not even two files, and files"],
+)
+def test_where_delete_files_alone_exceed_a_limit_the_first_task_is_cut_to_the_data_files_that_fit(
+    limits: GroupLimits, taken: int
+) -> None:
+    """Eight files of 10 bytes and ten delete files of 10 bytes that apply to all; a second partition waits."""
+    deletes = tuple(delete_file(1, 900 + number, applies_to=None)._replace(size=10) for number in range(10))
+    found = tuple(data_file(number, 10)._replace(deletes=deletes) for number in range(8))
+    other = tuple(data_file(number, 1) for number in range(10, 13))
+    inventory = inventory_with(
+        {PartitionKey(0, f"[{number}]"): LiveFiles.of(each) for number, each in enumerate((found, other))}
+    )
+    plan = within_limits(make_plan(inventory, policy(PolicyValues(), force=True), limits), limits)
+    assert [len(group.files) for group in plan.groups] == [taken]
+
+
 def test_a_task_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
     """One partition gets five files between any two runs, the other has ninety-seven and a run may have a hundred."""
     inventory, rules = many_partitions([[10] * 5, [10] * 97]), policy(PolicyValues(), force=True)

@@ -27,21 +27,24 @@ SHARE_KEPT = 10  # one part in this many of the free memory stays free: sizes ar
 LEAST_BYTES = 64 * MIB
 """Reserved in any case. Below, an encode gains nothing by smaller row groups."""
 LINE_SECONDS = 60.0
-"""For so long, others that fit may begin before an encode that waits. Then none does, and half of what it wants will
-do: a large encode would wait for ever while small ones of other tables come and go."""
+"""For so long, all that fit may begin before an encode that came earlier and waits. Then half of what it wants will do,
+and only those may begin that leave it so much once all that came before it have ended: a large encode would wait for
+ever while small ones of other tables come and go."""
 LONGEST_SECONDS = 600.0
 """After such a wait an encode takes what there is. Its run is stopped as one that hangs after three times as long."""
 LOCK = ".lock"
 WAITS = -1
-"""Instead of reserved bytes, in the file of an encode that waits; the time since when follows, in whole seconds."""
+"""Instead of reserved bytes, in the file of an encode that waits. A file holds four numbers: the process, the second in
+which it came, the reserved bytes, and how much memory the process held before (where it waits: what it wants)."""
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Another encode's: bytes it may take, and bytes it has taken of them."""
+    """Another encode's: bytes it may take, bytes it has taken of them, and how many seconds ago it came."""
 
     bytes: int
     taken: int
+    age: float = 0.0
 
     @property
     def open(self) -> int:
@@ -49,22 +52,36 @@ class Reservation:
         return max(0, self.bytes - self.taken)
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Another encode that waits: bytes that it wants, and how many seconds ago it came."""
+
+    wanted: int
+    age: float
+
+
 def granted(
-    wanted: int, free: int, others: Sequence[Reservation], waited: float = 0.0, ahead: Sequence[float] = ()
+    wanted: int, free: int, others: Sequence[Reservation], waited: float = 0.0, ahead: Sequence[Waiting] = ()
 ) -> int | None:
     """Bytes that an encode may take now; None: it waits until another has ended. All in bytes.
 
-    Alone it gets what there is, at least `LEAST_BYTES`: waiting would not help. `waited`: seconds so far. `ahead`: how
-    long each one has waited that came before it and still waits. One that waits for too long hangs: it has no place.
+    Alone it gets what there is, at least `LEAST_BYTES`: waiting would not help. `waited`: seconds so far. `ahead`: the
+    ones that came before it and still wait. One that waits for too long hangs: it has no place.
     """
     room = free - free // SHARE_KEPT - sum(each.open for each in others)
     some = max(min(wanted, LEAST_BYTES), min(wanted, room))
     if waited >= LONGEST_SECONDS:
         return some
-    if any(LINE_SECONDS <= each < LONGEST_SECONDS for each in ahead):
+    line = [each for each in ahead if LINE_SECONDS <= each.age < LONGEST_SECONDS]
+    if not all(_leaves_enough(each, room - some, others) for each in line):
         return None
     enough = wanted // 2 if waited >= LINE_SECONDS else wanted
     return some if room >= enough or not others else None
+
+
+def _leaves_enough(first: Waiting, room: int, others: Sequence[Reservation]) -> bool:
+    """Whether `first` can begin with this room once all of `others` have ended that did not come after it."""
+    return room + sum(each.bytes for each in others if each.age >= first.age) >= first.wanted // 2
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
@@ -147,11 +164,12 @@ class HostMemory:
                     if file is None:
                         file = _locked(mine)
                         unless_granted.callback(os.close, file)
-                        _write(file, f"{os.getpid()} {WAITS} {since}")
-                    now, (others, before) = self.clock(), self._others(since, mine)
-                    bytes_granted = granted(wanted, free, others, now - since, [now - each for each in before])
+                        _write(file, f"{os.getpid()} {since} {WAITS} {wanted}")
+                    now = self.clock()
+                    others, ahead = self._others(since, mine, now)
+                    bytes_granted = granted(wanted, free, others, now - since, ahead)
                     if bytes_granted is not None:
-                        _write(file, f"{os.getpid()} {bytes_granted} {resident(os.getpid())}")
+                        _write(file, f"{os.getpid()} {since} {bytes_granted} {resident(os.getpid())}")
                         unless_granted.pop_all()
                         return file, bytes_granted
                 self.sleep(LOOK_SECONDS)
@@ -166,18 +184,18 @@ class HostMemory:
         finally:
             os.close(file)
 
-    def _others(self, since: int, mine: Path) -> tuple[list[Reservation], list[int]]:
-        """Reservations of others, and since when those wait that came before `mine`, which waits `since` then."""
-        found, before = [], []
+    def _others(self, since: int, mine: Path, now: float) -> tuple[list[Reservation], list[Waiting]]:
+        """Reservations of others, and the ones that wait and came before `mine`, which came at `since`."""
+        found, ahead = list[Reservation](), list[Waiting]()
         for path in self.folder.iterdir():
             if path.name in {LOCK, mine.name} or (text := _held(path)) is None:
                 continue
-            pid, reserved, number = (int(each) for each in text.split())
+            pid, came, reserved, number = (int(each) for each in text.split())
             if reserved != WAITS:
-                found.append(Reservation(reserved, resident(pid) - number))
-            elif (number, path.name) < (since, mine.name):
-                before.append(number)
-        return found, before
+                found.append(Reservation(reserved, resident(pid) - number, now - came))
+            elif (came, path.name) < (since, mine.name):
+                ahead.append(Waiting(number, now - came))
+        return found, ahead
 
 
 def _locked(path: Path) -> int:

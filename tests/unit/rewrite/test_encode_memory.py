@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +29,11 @@ from compactor.rewrite.reading.memory import (
     LEAST_BYTES,
     LINE_SECONDS,
     LONGEST_SECONDS,
+    LOOK_SECONDS,
     MIB,
     HostMemory,
     Reservation,
+    Waiting,
     free_memory,
     granted,
 )
@@ -91,13 +93,13 @@ def test_after_a_minute_half_of_what_is_wanted_will_do_and_after_ten_minutes_wha
 
 @given(sizes, sizes, others, st.floats(LONGEST_SECONDS, 1e6))
 def test_nothing_waits_for_ever(wanted: int, free: int, held: list[Reservation], waited: float) -> None:
-    found = granted(wanted, free, held, waited, [LINE_SECONDS])
+    found = granted(wanted, free, held, waited, [Waiting(2**50, LINE_SECONDS)])
     assert found is not None
     assert min(wanted, LEAST_BYTES) <= found <= wanted
 
 
 @pytest.mark.parametrize(
-    ("ahead", "expected"),
+    ("ages", "expected"),
     [
         ([], MIB),
         ([LINE_SECONDS - 1], MIB),
@@ -107,9 +109,70 @@ def test_nothing_waits_for_ever(wanted: int, free: int, held: list[Reservation],
     ],
     ids=["nobody", "not for long", "for long", "one that hangs", "one that hangs and others"],
 )
-def test_what_fits_begins_before_one_that_waits_for_a_minute_at_most(ahead: list[float], expected: int | None) -> None:
+def test_what_fits_begins_before_one_that_waits_for_a_minute_at_most(ages: list[float], expected: int | None) -> None:
+    ahead = [Waiting(2 * FREE, age) for age in ages]
     assert granted(MIB, FREE, SMALL, 0.0, ahead) == expected
     assert granted(MIB, FREE, [], 0.0, ahead) == expected
+
+
+@pytest.mark.parametrize(
+    ("age", "wanted", "expected"),
+    [(90.0, 100, 100), (90.0, 101, None), (61.0, 100, 100), (60.0, 1, None)],
+    ids=["it fits beside half", "it does not", "came in the same second", "the other came later too"],
+)
+def test_what_leaves_half_for_the_one_that_waits_begins_before_it(
+    age: float, wanted: int, expected: int | None
+) -> None:
+    """Of 1,000 bytes, one that came earlier holds 600, one that came later 200: 100 are left beside 700."""
+    held, first = [Reservation(600, 0, age), Reservation(200, 0, 1.0)], Waiting(1400, 61.0)
+    assert granted(wanted, 1111, held, 0.0, [first]) == expected
+
+
+@dataclass
+class Job:
+    """One encode of the simulation: bytes, seconds, when it came and when it began."""
+
+    wanted: int
+    seconds: float
+    came: float = 0.0
+    began: float | None = None
+
+
+def simulate(free: int, slots: list[list[Job]]) -> None:
+    """Run the jobs of each slot one after another, with a look every half second."""
+    now, left = 0.0, [list(slot) for slot in slots]
+    while any(left):
+        for slot in left:
+            if slot and slot[0].began is not None and now >= slot[0].began + slot[0].seconds:
+                slot.pop(0)
+                if slot:
+                    slot[0].came = now
+        for job in sorted((slot[0] for slot in left if slot and slot[0].began is None), key=lambda job: job.came):
+            heads = [slot[0] for slot in left if slot and slot[0] is not job]
+            held = [Reservation(each.wanted, 0, now - each.came) for each in heads if each.began is not None]
+            ahead = [
+                Waiting(each.wanted, now - each.came) for each in heads if each.began is None and each.came < job.came
+            ]
+            found = granted(job.wanted, free, held, now - job.came, ahead)
+            if found is not None:
+                job.wanted, job.began = found, now
+        now += LOOK_SECONDS
+
+
+def test_large_ones_that_wait_for_each_other_do_not_hold_back_small_ones() -> None:
+    large = [[Job(4096 * MIB, 60.0) for _ in range(10)] for _ in range(3)]
+    small = [Job(80 * MIB, 0.3) for _ in range(1000)]
+    simulate(6144 * MIB, [*large, small])
+    assert small[-1].came <= 1000 * 2 * LOOK_SECONDS
+
+
+def test_a_large_one_begins_although_small_ones_come_without_end() -> None:
+    """Of two slots one is always taken; the jobs of a third slot are so small that they may go first."""
+    large = Job(10_000 * MIB, 10.0)
+    small = [[Job(1200 * MIB, first), *(Job(1200 * MIB, 4.0) for _ in range(200))] for first in (2.0, 4.0)]
+    simulate(6144 * MIB, [*small, [Job(100 * MIB, 1.0) for _ in range(900)], [large]])
+    assert large.began is not None
+    assert LINE_SECONDS <= large.began <= LINE_SECONDS + 4.0 + LOOK_SECONDS
 
 
 def test_the_free_memory_is_that_of_the_host_or_of_the_container_if_that_is_less(tmp_path: Path) -> None:
@@ -166,7 +229,9 @@ def test_an_encode_waits_for_another_process_and_a_killed_one_gives_its_memory_b
         assert len([path for path in tmp_path.iterdir() if path.name != ".lock"]) == 1
 
 
-def test_later_ones_wait_behind_one_that_has_waited_for_a_minute(tmp_path: Path) -> None:
+def test_behind_one_that_has_waited_for_a_minute_only_those_begin_that_leave_it_half_of_what_it_wants(
+    tmp_path: Path,
+) -> None:
     now, order = [1000.0], list[str]()
     host = HostMemory(tmp_path, lambda: FREE, lambda: now[0], lambda _seconds: threading.Event().wait(0.01))
 
@@ -182,14 +247,15 @@ def test_later_ones_wait_behind_one_that_has_waited_for_a_minute(tmp_path: Path)
     with host.reserved(400 * MIB):
         large = reserve("large", 1200 * MIB)
         wait_until(lambda: len(list(tmp_path.iterdir())) == 3)  # with the lock's file
-        reserve("at once", 100 * MIB).join(60)
+        reserve("at once", 400 * MIB).join(60)
         now[0] += LINE_SECONDS
-        later = reserve("later", 100 * MIB)
+        later = reserve("later", 400 * MIB)
         later.join(0.5)
-        assert order == ["at once"]
+        reserve("beside", 200 * MIB).join(60)
+        assert order == ["at once", "beside"]
     large.join(60)
     later.join(60)
-    assert order == ["at once", "large", "later"]
+    assert order == ["at once", "beside", "large", "later"]
 
 
 def test_one_that_has_waited_too_long_takes_what_there_is(tmp_path: Path) -> None:
