@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from rich.filesize import decimal
 
 from compactor.errors import InputError, ReplanError
-from compactor.iceberg.other_compactors import flink_converts, other_compactors
+from compactor.iceberg.other_compactors import OtherCompactor, flink_converts, other_compactors
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
@@ -65,29 +66,50 @@ def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, outp
     if not conversion.deletes:
         _show(nothing_converted(view, conversion, str(uuid.uuid4())), output)
         return
+    stopped = _newest(other_compactors(view.metadata, time.time())) if force else 0.0
+    _check(settings, view, stopped)
+    _show(_run(settings, catalogs, cache, view, output, stopped), output)
+
+
+def _newest(others: Iterable[OtherCompactor]) -> float:
+    """When the last of these compactors committed, in seconds since the epoch; 0 without one."""
+    return max((each.last for each in others), default=0.0)
+
+
+def _check(settings: Settings, view: TableView, stopped: float) -> None:
+    """Make sure that the table's equality deletes may be converted now.
+
+    `stopped`: the user says that compactors whose last commit is not later have stopped; seconds since the epoch.
+
+    Raises:
+        InputError: the table is switched off, or another program works on it.
+        LaterError, RetryError: as `check_turn`.
+    """
     if table_switch(view.properties) is False:
-        raise InputError(f"table {name} has the property firnline.enabled=false; unset it first")
+        raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
     if flink_converts(view.history):
         raise InputError(
-            f"Flink's converter works on {name}: its next run converts these deletes; stop that job if firnline is to "
-            "do so"
+            f"Flink's converter works on {view.name}: its next run converts these deletes; stop that job if firnline "
+            "is to do so"
         )
-    others = other_compactors(view.metadata, time.time())
-    if others and not force:
+    others = [each for each in other_compactors(view.metadata, time.time()) if each.last > stopped]
+    if others:
         raise InputError(
             f"{not_beside(others[0].name)}. Stop that compactor, make sure that no rewrite of it is under way, and "
             "give --force"
         )
     check_turn(settings, view)
-    _show(_run(settings, catalogs, cache, view, output), output)
 
 
 def _run(
-    settings: Settings, catalogs: Catalogs, cache: ManifestCache, view: TableView, output: str
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, view: TableView, output: str, stopped: float
 ) -> ConversionResult:
     """Convert in a Spark session of its own.
 
+    The commit that ended an attempt may be a compactor's first of several: each attempt asks as the first one does.
+
     Raises:
+        InputError, LaterError: as `_check`; nothing was converted.
         FirnlineError: by class the reaction; the table is as it was.
     """
     session = spark_session(settings)
@@ -107,6 +129,8 @@ def _run(
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     conversion = plan_conversion(take_inventory(view, cache))
+                    if attempt > 1 and conversion.deletes:
+                        _check(settings, view, stopped)
                     return Converting(parts.rewriter, view, conversion, str(uuid.uuid4()), progress=moved).convert()
                 except ReplanError:
                     if attempt == ATTEMPTS:
