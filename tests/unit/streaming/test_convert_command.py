@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyiceberg.table.metadata import TableMetadata
 
 from compactor.errors import ReplanError
 from compactor.iceberg.other_compactors import OtherCompactor
@@ -91,14 +92,14 @@ def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
     attempts: int,
 ) -> None:
     """It may commit its rewrite in several parts: each later one would bring the rows of converted deletes back."""
-    others = [*seen]
-    monkeypatch.setattr(convert_module, "other_compactors", lambda *_: tuple(others))
+    snapshots = len(history.view().metadata.snapshots)
 
-    def meanwhile() -> None:
-        if commits_meanwhile:
-            others[:] = [OtherCompactor("spark", 2, 9, NOW)]
+    def others(metadata: TableMetadata, _now: float) -> tuple[OtherCompactor, ...]:
+        later = commits_meanwhile and len(metadata.snapshots) > snapshots
+        return (OtherCompactor("spark", 2, 9, NOW),) if later else seen
 
-    made = Attempts(meanwhile)
+    monkeypatch.setattr(convert_module, "other_compactors", others)
+    made = Attempts(lambda: history.append_unreal("a", [10]))
     monkeypatch.setattr(convert_module, "Converting", made)
     found = CliRunner().invoke(main, [*command_for(tmp_path), *options])
     assert made.made == attempts
@@ -114,3 +115,33 @@ def test_each_attempt_asks_the_switch_of_the_table(
     found = CliRunner().invoke(main, command_for(tmp_path))
     assert (made.made, found.exit_code == 0) == (1, False)
     assert "firnline.enabled=false" in found.stderr
+
+
+def forget_all_but_the_head(history: TableHistory) -> None:
+    *older, _head = (each.snapshot_id for each in history.view().metadata.snapshots)
+    history.table.maintenance.expire_snapshots().by_ids(older).commit()
+
+
+def test_a_history_of_less_than_a_day_may_hide_another_compactor(
+    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rewrites may have expired. Who gives --force knows of those until then, not of later ones."""
+    forget_all_but_the_head(history)
+    made = Attempts(lambda: history.append_unreal("a", [10]))
+    monkeypatch.setattr(convert_module, "Converting", made)
+    command = command_for(tmp_path)
+    found = CliRunner().invoke(main, command)
+    assert (made.made, found.exit_code == 0) == (0, False)
+    assert "does not list all snapshots of the last day" in found.stderr
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
+    assert made.made == 2
+
+    def hidden() -> None:
+        history.append_unreal("a", [10])
+        history.append_unreal("a", [10])
+        forget_all_but_the_head(history)
+
+    made = Attempts(hidden)
+    monkeypatch.setattr(convert_module, "Converting", made)
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
+    assert made.made == 1
