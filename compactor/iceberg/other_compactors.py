@@ -68,6 +68,24 @@ def other_compactors(metadata: TableMetadata, now: float) -> tuple[OtherCompacto
     return _found(metadata, now, name_of)
 
 
+def unlisted_before(snapshots: Iterable[Snapshot], now: float, known: int | None = None) -> float | None:
+    """When the oldest listed snapshot of a branch was committed, if others of the last day came before and are not
+    listed any more: among them may be another compactor's. In seconds since the epoch; None: there are none.
+
+    Args:
+        snapshots: Of the branch, newest first.
+        now: In seconds since the epoch.
+        known: A snapshot; what came before it does not matter.
+    """
+    oldest: Snapshot | None = None
+    for oldest in snapshots:
+        if oldest.snapshot_id == known or oldest.timestamp_ms / 1000 <= now - DAY_SECONDS:
+            return None
+    if oldest is None or (oldest.parent_snapshot_id is None and (oldest.sequence_number or 0) <= 1):
+        return None  # the table's first
+    return oldest.timestamp_ms / 1000
+
+
 def compactor_name(properties: Mapping[str, str], location: str) -> str:
     """The name of the compactor that made a snapshot, from the snapshot's summary and the table's location."""
     if properties.get(AMORO[0]) == AMORO[1]:

@@ -63,6 +63,13 @@ def not_beside(compactor: str) -> str:
     return f"{compactor} rewrites this table too: a rewrite of it that is under way would bring deleted rows back"
 
 
+MAYBE_BESIDE: Final = (
+    "the table does not list all snapshots of the last day; another compactor may rewrite it too: a rewrite of it that "
+    "is under way would bring deleted rows back. Keep snapshots for two days"
+)
+"""Why equality deletes are not converted where `not_beside` cannot be told."""
+
+
 def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
     """The conversion of the equality deletes of a table.
 

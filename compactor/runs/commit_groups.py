@@ -17,6 +17,7 @@ from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError, ReplanError
 from compactor.iceberg.manifest_entries import FileEntry, Status
+from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Charge, Spent, requests_of, uncharged
@@ -127,7 +128,18 @@ class _GroupCommit:
         return partial(self._send, pairs, dangling, replace(new, copied=partial(self._copied, head.table, location)))
 
     def _copied(self, table: TableView, location: str, files: Collection[str]) -> Mapping[str, str]:
-        """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again."""
+        """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again.
+
+        Raises:
+            ReplanError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
+                and adds an equality delete.
+        """
+        if flink_converts(table.history):
+            raise ReplanError(
+                f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
+                "committed during the rewrite and would have to be copied",
+                reason=Reason.CONFLICT,
+            )
         missing = sorted(set(files) - self._copies.keys())
         copies = {
             file: f"{location}-copy-{number}{PurePosixPath(file).suffix}"

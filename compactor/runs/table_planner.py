@@ -9,13 +9,20 @@ from dataclasses import dataclass, field, replace
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt, earliest
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
-from compactor.iceberg.other_compactors import DAY_SECONDS, flink_converts, other_compactors
+from compactor.iceberg.other_compactors import DAY_SECONDS, flink_converts, other_compactors, unlisted_before
 from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
-from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, not_beside, plan_conversion, within_grant
+from compactor.planning.conversion import (
+    MAYBE_BESIDE,
+    NOTHING_TO_CONVERT,
+    Conversion,
+    not_beside,
+    plan_conversion,
+    within_grant,
+)
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
@@ -118,10 +125,9 @@ class TablePlanner:
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
             if not any(rules.conversion_due(each.counts) for each in with_deletes):
                 return NOTHING_TO_CONVERT
-            others = other_compactors(table.metadata, self.clock())
-            if others:
-                why = not_beside(others[0].name)
-                self._leave_deletes(debt, table, with_deletes, Reason.OTHER_COMPACTOR, why)
+            beside = _beside_another(table, self.clock())
+            if beside is not None:
+                self._leave_deletes(debt, table, with_deletes, Reason.OTHER_COMPACTOR, beside)
                 return NOTHING_TO_CONVERT
             inventory, now = take_inventory(table, self.cache), self.clock()
             paths = {file.entry.path for files in inventory.partitions.values() if files.has_deletes for file in files}
@@ -223,8 +229,7 @@ class TablePlanner:
         """
         waits = (self.given_up.seconds_left(table.name, now), self.refused.seconds_left(table.name, now))
         converts = self.settings.policy.for_table(table.name, table.properties).convert_equality_deletes is not None
-        others = other_compactors(table.metadata, now) if converts else ()
-        left = max(each.last for each in others) + DAY_SECONDS if others else None
+        left = _beside_another_until(table, now) if converts else None
         return earliest(left, *(now + wait for wait in waits if wait is not None))
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
@@ -236,6 +241,22 @@ class TablePlanner:
             self.listener(
                 PartitionsSkipped(table=debt.table, snapshot_id=plan.snapshot_id, reason="declined", partitions=skipped)
             )
+
+
+def _beside_another(table: TableView, now: float) -> str | None:
+    """Why equality deletes are not converted: another compactor rewrites the table too, or may do so."""
+    others = other_compactors(table.metadata, now)
+    if others:
+        return not_beside(others[0].name)
+    return None if unlisted_before(table.history, now) is None else MAYBE_BESIDE
+
+
+def _beside_another_until(table: TableView, now: float) -> float | None:
+    """When `_beside_another` ends if nothing more is committed, in seconds since the epoch; None: it does not hold."""
+    times = [each.last for each in other_compactors(table.metadata, now)]
+    unlisted = unlisted_before(table.history, now)
+    times += [] if unlisted is None else [unlisted]
+    return max(times) + DAY_SECONDS if times else None
 
 
 def first_request(debt: TableDebt) -> str | None:

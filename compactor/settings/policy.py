@@ -92,7 +92,8 @@ class PolicyValues(Section):
         description="Equality delete files of a partition from which the service replaces those of the table by "
         "deletion vectors (V3) or position deletes (V2), without rewriting data; `firnline convert` does so once. "
         "Reads key columns only, and adds a snapshot. Unset: off, they go when their data files are rewritten. 5 suits "
-        "tables with upserts that are read often.",
+        "tables with upserts that are read often. Needs snapshots of at least a day (keep them for two): they show "
+        "whether another compactor rewrites the table, whose rewrites would bring deleted rows back.",
     )
     strategy: Strategy = Field(
         default="tiered",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,12 @@ import click
 from rich.filesize import decimal
 
 from compactor.errors import InputError, ReplanError
-from compactor.iceberg.other_compactors import flink_converts, other_compactors
+from compactor.iceberg.other_compactors import flink_converts, other_compactors, unlisted_before
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conversion import Conversion, not_beside, plan_conversion
+from compactor.planning.conversion import MAYBE_BESIDE, Conversion, not_beside, plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs.convert import ConversionResult, Converting, nothing_converted
 from compactor.settings.tree import Settings, load_settings, table_switch
@@ -34,11 +36,15 @@ CACHE_BYTES = 64 * 1024 * 1024
 ATTEMPTS = 3
 """Another commit may touch the same files meanwhile; each attempt begins with a new look at the table."""
 
+Check = Callable[[TableView], None]
+
 
 @click.command("convert")
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only show how many data files would be searched.")
-@click.option("--force", is_flag=True, help="Convert although another compactor rewrote files within the last day.")
+@click.option(
+    "--force", is_flag=True, help="Convert although another compactor rewrote files within the last day, or may have."
+)
 @OUTPUT
 @click.pass_obj
 def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, output: str) -> None:
@@ -65,29 +71,53 @@ def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, outp
     if not conversion.deletes:
         _show(nothing_converted(view, conversion, str(uuid.uuid4())), output)
         return
+    check = partial(_check, settings, view if force else None)
+    check(view)
+    _show(_run(settings, catalogs, cache, view, output, check), output)
+
+
+def _check(settings: Settings, stopped: TableView | None, view: TableView) -> None:
+    """Make sure that the table's equality deletes may be converted now.
+
+    `stopped`: the user says that compactors that had committed to the table when it looked so have stopped.
+
+    Raises:
+        InputError: the table is switched off, or another program works on it.
+        LaterError, RetryError: as `check_turn`.
+    """
     if table_switch(view.properties) is False:
-        raise InputError(f"table {name} has the property firnline.enabled=false; unset it first")
+        raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
     if flink_converts(view.history):
         raise InputError(
-            f"Flink's converter works on {name}: its next run converts these deletes; stop that job if firnline is to "
-            "do so"
+            f"Flink's converter works on {view.name}: its next run converts these deletes; stop that job if firnline "
+            "is to do so"
         )
-    others = other_compactors(view.metadata, time.time())
-    if others and not force:
+    now = time.time()
+    last = max((each.last for each in other_compactors(stopped.metadata, now)), default=0.0) if stopped else 0.0
+    others = [each for each in other_compactors(view.metadata, now) if each.last > last]
+    if others:
         raise InputError(
             f"{not_beside(others[0].name)}. Stop that compactor, make sure that no rewrite of it is under way, and "
             "give --force"
         )
+    known = stopped.snapshot.snapshot_id if stopped and stopped.snapshot else None
+    if unlisted_before(view.history, now, known) is not None:
+        raise InputError(
+            f"{view.name}: {MAYBE_BESIDE}; or make sure that no rewrite of another compactor is under way, and give "
+            "--force"
+        )
     check_turn(settings, view)
-    _show(_run(settings, catalogs, cache, view, output), output)
 
 
 def _run(
-    settings: Settings, catalogs: Catalogs, cache: ManifestCache, view: TableView, output: str
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, view: TableView, output: str, check: Check
 ) -> ConversionResult:
     """Convert in a Spark session of its own.
 
+    The commit that ended an attempt may be a compactor's first of several: each attempt asks as the first one does.
+
     Raises:
+        InputError, LaterError: as `_check`; nothing was converted.
         FirnlineError: by class the reaction; the table is as it was.
     """
     session = spark_session(settings)
@@ -107,6 +137,8 @@ def _run(
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     conversion = plan_conversion(take_inventory(view, cache))
+                    if attempt > 1 and conversion.deletes:
+                        check(view)
                     return Converting(parts.rewriter, view, conversion, str(uuid.uuid4()), progress=moved).convert()
                 except ReplanError:
                     if attempt == ATTEMPTS:

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _SEARCH: Final = "tests/unit/rewrite/test_key_search.py"
+_COMMAND: Final = "tests/unit/streaming/test_convert_command.py"
 _CONVERSION: Final = "tests/integration/test_conversion.py"
 
 MUTATIONS: Final = (
@@ -83,6 +84,22 @@ MUTATIONS: Final = (
         "((digest >> 32) * len(self.words)) >> 32",
         "((digest & 0xFFFFFFFF) * len(self.words)) >> 32",
         "tests/unit/rewrite/test_bloom_filter.py::test_a_filter_knows_every_value_and_few_others",
+    ),
+    Mutation(
+        "converted",
+        "another compactor that has ended an attempt does not end the next one",
+        "streaming/commands/convert.py",
+        "if attempt > 1 and conversion.deletes:",
+        "if False:",
+        f"{_COMMAND}::test_an_attempt_that_a_compactor_has_ended_is_not_repeated[first commit]",
+    ),
+    Mutation(
+        "converted",
+        "a compactor whose snapshots have expired is none",
+        "compactor/iceberg/other_compactors.py",
+        "    return oldest.timestamp_ms / 1000\n",
+        "    return None\n",
+        "tests/unit/runs/test_table_worker.py::test_nothing_is_converted_while_the_history_may_hide_another_compactor",
     ),
     Mutation(
         "converted",

@@ -18,6 +18,7 @@ from compactor.iceberg.other_compactors import (
     flink_converts,
     other_compactors,
     other_firnlines,
+    unlisted_before,
 )
 from tests.properties.table_history import TableHistory
 
@@ -118,3 +119,30 @@ def test_flinks_converter_is_known_by_its_marker(tmp_path: Path) -> None:
     table = metadata(tmp_path, *snapshots, snapshot(4, Operation.OVERWRITE, age=2 * 86_400, **marker))
     assert flink_converters(table, NOW) == (OtherCompactor(CONVERTER_NAME, 1, 0, NOW - 60),)
     assert other_compactors(table, NOW) == ()
+
+
+def branch(*ages: float, parent_of_the_oldest: int | None = 9) -> list[Snapshot]:
+    """Snapshots of these ages in seconds, the newest first."""
+    numbers = range(9 + len(ages), 9, -1)
+    snapshots = [
+        snapshot(number, Operation.APPEND, age=age).model_copy(update={"parent_snapshot_id": number - 1})
+        for number, age in zip(numbers, ages, strict=True)
+    ]
+    snapshots[-1] = snapshots[-1].model_copy(update={"parent_snapshot_id": parent_of_the_oldest})
+    return snapshots
+
+
+def test_a_history_tells_of_all_compactors_only_if_it_reaches_back_a_day() -> None:
+    assert unlisted_before([], NOW) is None
+    assert unlisted_before(branch(60), NOW) == NOW - 60
+    assert unlisted_before(branch(60, 7200), NOW) == NOW - 7200
+    assert unlisted_before(branch(60, 7200, 86_400), NOW) is None
+    assert unlisted_before(branch(60, 7200), NOW - 7200 + 86_400) is None, "once the oldest is a day old"
+    assert unlisted_before(branch(60, 7200), NOW, known=10) is None
+    assert unlisted_before(branch(60, 7200), NOW, known=9) == NOW - 7200
+
+
+def test_the_history_of_a_table_that_is_younger_than_a_day_is_complete() -> None:
+    newest, first = branch(60, 7200, parent_of_the_oldest=None)
+    assert unlisted_before([newest, first.model_copy(update={"sequence_number": 1})], NOW) is None
+    assert unlisted_before([newest, first], NOW) == NOW - 7200, "a catalog that lists the newest alone, without parents"

@@ -287,6 +287,23 @@ def test_equality_deletes_are_converted_once_another_compactor_has_gone(
     assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (1, 1)
 
 
+def test_nothing_is_converted_while_the_history_may_hide_another_compactor(tmp_path: Path) -> None:
+    """Snapshots that expire within a day may have been a compactor's."""
+    working = Working(tmp_path, done, min_input_files=50)
+    first, newest = working.scene.history.view().metadata.snapshots
+    working.scene.history.table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    working.scene.now = newest.timestamp_ms / 1000 + 60
+    declined_at_first(working)
+    (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "other_compactor"]
+    assert "does not list all snapshots of the last day" in skipped.partitions[0].why
+    working.scene.now += DAY_SECONDS - 61
+    working.work()
+    assert Searching.made == []
+    working.scene.now += 2
+    working.work()
+    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (1, 1)
+
+
 def test_a_table_that_waits_for_others_costs_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is loaded twice a minute, perhaps for days: its budget is for the other tables."""
     working = Working(tmp_path, done)

@@ -1,16 +1,32 @@
-"""`firnline convert` of a table without equality deletes: the document has the shape that every conversion has."""
+"""`firnline convert`: its document has one shape, and each attempt asks whether others work on the table."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from click.testing import CliRunner
+from pyiceberg.table.metadata import TableMetadata
 
+from compactor.errors import ReplanError
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.runs.convert import ConversionResult
 from streaming.cli import main
+from streaming.commands import convert as convert_module
 from tests.properties.table_history import TableHistory
+
+NOW = 2_000_000_000.0
+
+
+def command_for(folder: Path) -> list[str]:
+    settings = folder / "settings.json"
+    lake = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    settings.write_text(json.dumps({"catalogs": {"lake": lake}}))
+    return ["-c", str(settings), "convert", "db.t"]
 
 
 def test_the_document_has_one_shape(tmp_path: Path) -> None:
@@ -18,13 +34,114 @@ def test_the_document_has_one_shape(tmp_path: Path) -> None:
     history.append_unreal("a", [10])
     head = history.table.current_snapshot()
     assert head is not None
-    settings = tmp_path / "settings.json"
-    lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
-    settings.write_text(json.dumps({"catalogs": {"lake": lake}}))
-    command = ["-c", str(settings), "convert", "db.t"]
+    command = command_for(tmp_path)
     found = json.loads(CliRunner().invoke(main, [*command, "--output", "json"]).stdout)
     assert found.keys() == {"version", *(field.name for field in fields(ConversionResult))}
     assert (found["snapshot_before"], found["snapshot_after"], found["deletes_left"]) == (head.snapshot_id, None, 0)
     assert CliRunner().invoke(main, command).stdout == "lake.db.t: no equality deletes\n"
     planned = json.loads(CliRunner().invoke(main, [*command, "--dry-run", "--output", "json"]).stdout)
     assert planned["equality_delete_files"] == 0
+
+
+class Attempts:
+    """In place of `Converting`: the first attempt meets another commit, the second converts."""
+
+    def __init__(self, meanwhile: Any) -> None:
+        self.made, self._meanwhile = 0, meanwhile
+
+    def __call__(self, _tools: Any, table: Any, _conversion: Any, run_id: str, **_: Any) -> Any:
+        def convert() -> ConversionResult:
+            self.made += 1
+            if self.made == 1:
+                self._meanwhile()
+                raise ReplanError("a data file was added, to which older deletes apply")
+            return ConversionResult(table.name, run_id, 1, snapshot_after=2, deletes_removed=1)
+
+        return SimpleNamespace(convert=convert)
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableHistory:
+    """A table with an equality delete; Spark is not started."""
+    made = TableHistory(tmp_path, 2)
+    made.append_unreal("a", [10])
+    made.append_unreal("a", [10], by_value=True)
+    parts = SimpleNamespace(sweep=lambda *_: None, rewriter=None)
+    monkeypatch.setattr(convert_module, "spark_session", lambda _: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(convert_module, "rewriting", lambda *_, **__: parts)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("seen", "commits_meanwhile", "options", "attempts"),
+    [
+        ((), True, [], 1),
+        ((), False, [], 2),
+        ((OtherCompactor("spark", 1, 5, NOW - 60),), True, ["--force"], 1),
+        ((OtherCompactor("spark", 1, 5, NOW - 60),), False, ["--force"], 2),
+    ],
+    ids=["first commit", "a writer's commit", "it has not stopped", "it has stopped"],
+)
+def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
+    tmp_path: Path,
+    history: TableHistory,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: tuple[OtherCompactor, ...],
+    commits_meanwhile: bool,
+    options: list[str],
+    attempts: int,
+) -> None:
+    """It may commit its rewrite in several parts: each later one would bring the rows of converted deletes back."""
+    snapshots = len(history.view().metadata.snapshots)
+
+    def others(metadata: TableMetadata, _now: float) -> tuple[OtherCompactor, ...]:
+        later = commits_meanwhile and len(metadata.snapshots) > snapshots
+        return (OtherCompactor("spark", 2, 9, NOW),) if later else seen
+
+    monkeypatch.setattr(convert_module, "other_compactors", others)
+    made = Attempts(lambda: history.append_unreal("a", [10]))
+    monkeypatch.setattr(convert_module, "Converting", made)
+    found = CliRunner().invoke(main, [*command_for(tmp_path), *options])
+    assert made.made == attempts
+    assert (found.exit_code == 0) == (not commits_meanwhile)
+    assert ("spark rewrites this table too" in found.stderr) == commits_meanwhile
+
+
+def test_each_attempt_asks_the_switch_of_the_table(
+    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Attempts(lambda: history.set_properties({"firnline.enabled": "false"}))
+    monkeypatch.setattr(convert_module, "Converting", made)
+    found = CliRunner().invoke(main, command_for(tmp_path))
+    assert (made.made, found.exit_code == 0) == (1, False)
+    assert "firnline.enabled=false" in found.stderr
+
+
+def forget_all_but_the_head(history: TableHistory) -> None:
+    *older, _head = (each.snapshot_id for each in history.view().metadata.snapshots)
+    history.table.maintenance.expire_snapshots().by_ids(older).commit()
+
+
+def test_a_history_of_less_than_a_day_may_hide_another_compactor(
+    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rewrites may have expired. Who gives --force knows of those until then, not of later ones."""
+    forget_all_but_the_head(history)
+    made = Attempts(lambda: history.append_unreal("a", [10]))
+    monkeypatch.setattr(convert_module, "Converting", made)
+    command = command_for(tmp_path)
+    found = CliRunner().invoke(main, command)
+    assert (made.made, found.exit_code == 0) == (0, False)
+    assert "does not list all snapshots of the last day" in found.stderr
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
+    assert made.made == 2
+
+    def hidden() -> None:
+        history.append_unreal("a", [10])
+        history.append_unreal("a", [10])
+        forget_all_but_the_head(history)
+
+    made = Attempts(hidden)
+    monkeypatch.setattr(convert_module, "Converting", made)
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
+    assert made.made == 1
