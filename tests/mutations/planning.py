@@ -225,6 +225,23 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "branches",
+        "a merge of manifests is committed although a branch was made while it was under way",
+        "compactor/commit/manifest_rewrite.py",
+        "        check_turn()\n",
+        "",
+        "tests/integration/test_manifest_rewrite.py::"
+        "test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file",
+    ),
+    Mutation(
+        "branches",
+        "a merge of manifests does not ask again whose turn it is",
+        "compactor/runs/table_worker.py",
+        "self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)",
+        "del name",
+        "tests/unit/runs/test_table_worker.py::test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn",
+    ),
+    Mutation(
+        "branches",
         "a branch that is written every day stops all rewrites of main for ever",
         "compactor/planning/unpublished.py",
         "until = min(_at(own[0]) + ABANDONED, _at(own[-1]) + LONGEST)",
