@@ -20,7 +20,9 @@ SLOW_SECONDS: Final = 5.0
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock, or for a branch that is to be published."""
+"""How long a finished rewrite waits for a lock, for a branch that is to be published, or for a writer that must commit
+first (`policy.consecutive_replaces`).
+"""
 
 SILENT: Final = frozenset(
     {

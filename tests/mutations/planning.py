@@ -206,6 +206,15 @@ MUTATIONS: Final = (
         "default=0.5, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
     ),
+    Mutation(
+        "15",
+        "a run commits after another run has reached the limit of replace snapshots in a row",
+        "compactor/runs/run_tools.py",
+        " or writer_first(table, self.most_replaces(table), run_id)",
+        "",
+        "tests/unit/runs/test_run_tools.py::"
+        "test_a_commit_waits_for_a_writer_if_another_run_has_reached_the_limit_since_the_plan",
+    ),
     # --- branches that are to be published ---
     Mutation(
         "branches",
