@@ -132,12 +132,17 @@ def rewriting(
     beside_stream: bool,
     right: CommitRight = UNLIMITED,
     clock: Callable[[], float] = time.time,
+    current: WorkSettings | None = None,
 ) -> Rewriting:
     """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query.
 
-    `right`: confirmed before each commit and each deletion.
+    `right`: confirmed before each commit and each deletion. `current`: the settings in force, where they can change.
     """
-    service = settings.service
+    service, work = settings.service, current or settings
+
+    def most_replaces(table: TableView) -> int | None:
+        return work.policy.for_table(table.name, table.properties).consecutive_replaces
+
     slots, cluster = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
     records = in_flight_records(settings, checkpoint, clock)
     rewriter = Rewriter(
@@ -153,6 +158,7 @@ def rewriting(
         clock=clock,
         right=right,
         locks=Locks(settings.locks),
+        most_replaces=most_replaces,
     )
     return Rewriting(catalogs, cache, records, rewriter, slots, cluster, TableSearch(catalogs))
 

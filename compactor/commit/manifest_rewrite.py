@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -51,6 +51,7 @@ def rewrite_manifests(
     run_id: str,
     clock: Callable[[], float] = time.monotonic,
     right: CommitRight = UNLIMITED,
+    check_turn: Callable[[], object] = lambda: None,
 ) -> ManifestsRewritten:
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
@@ -58,7 +59,10 @@ def rewrite_manifests(
     replaced the same manifests. `right` is confirmed before each commit, which Iceberg may repeat: a JVM that is paused
     in between commits late, against the same validation. What fails after a commit is logged.
 
+    `check_turn` is called right before each commit, minutes after the start; an exception from it ends the rewrite.
+
     Raises:
+        LaterError: from `check_turn`; not everything was rewritten.
         StoppedError: another process has taken over; not everything was rewritten.
         RetryError: the catalog or the store does not answer, or it is unknown whether a commit has landed; a later run
             starts from the table's state at that time.
@@ -71,10 +75,17 @@ def rewrite_manifests(
     java = JavaTable.load(session, table, snapshot.snapshot_id)
     session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
     properties = {RUN_ID: run_id} | ({DEPLOYMENT: right.deployment} if right.deployment else {})
+
+    def about_to_send() -> None:
+        check_turn()
+        right.confirm()  # last: nothing may come between it and the commit
+
     try:
         before = len(_manifests(java))
         if table.keeps_row_lineage:
-            _merge(java, properties, right)
+            java.refresh()
+            java.check_unchanged()
+            _merge(java, properties, about_to_send)
             with _after_commit(table):
                 _carry_statistics(java, run_id, right)
         else:
@@ -82,7 +93,7 @@ def rewrite_manifests(
                 java.refresh()
                 java.check_unchanged()
                 right.confirm()
-                _order_and_merge(java, spec_id, properties, right)
+                _order_and_merge(java, spec_id, properties, about_to_send)
                 with _after_commit(table):
                     _carry_statistics(java, run_id, right)
     except JAVA_ERRORS as error:
@@ -111,7 +122,9 @@ def _manifests(java: JavaTable) -> list[str]:
     return [manifest.path() for manifest in snapshot.allManifests(java.handle.io())] if snapshot is not None else []
 
 
-def _order_and_merge(java: JavaTable, spec_id: int, properties: Mapping[str, str], right: CommitRight) -> None:
+def _order_and_merge(
+    java: JavaTable, spec_id: int, properties: Mapping[str, str], about_to_send: Callable[[], object]
+) -> None:
     """Merge the manifests of one spec with the Spark action, in a transaction that another format version refuses."""
     transaction = java.handle.newTransaction()
     actions = java.jvm.org.apache.iceberg.spark.actions.SparkActions.get(java.session._jsparkSession)  # noqa: SLF001
@@ -123,10 +136,12 @@ def _order_and_merge(java: JavaTable, spec_id: int, properties: Mapping[str, str
         # No change, unless the version is another. Iceberg applies it in each attempt again, and refuses a downgrade.
         version = str(java.view.metadata.format_version)
         transaction.updateProperties().set(FORMAT_VERSION, version).commit()
-        right.confirm()
+        about_to_send()
         transaction.commitTransaction()
     except (*JAVA_ERRORS, FirnlineError) as error:
-        if isinstance(error, FirnlineError) or exception_class(error) in NOT_COMMITTED:
+        if isinstance(error, FirnlineError):
+            _delete_merged(java, properties[RUN_ID], transaction.table().currentSnapshot())
+        elif exception_class(error) in NOT_COMMITTED:
             _delete_unused(java, properties[RUN_ID], written)
         raise
 
@@ -140,20 +155,38 @@ def _delete_unused(java: JavaTable, run_id: str, written: Sequence[str]) -> None
                 java.handle.io().deleteFile(path)
 
 
-def _merge(java: JavaTable, properties: Mapping[str, str], right: CommitRight) -> None:
-    """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec."""
+def _merge(java: JavaTable, properties: Mapping[str, str], about_to_send: Callable[[], object]) -> None:
+    """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec.
+
+    A transaction keeps what is merged; where another commit comes first, it merges again only what that has replaced.
+    """
     one_cluster = java.jvm.com.google.common.base.Functions.constant("")  # Spark ships Guava
-    rewrite = java.handle.rewriteManifests().clusterBy(one_cluster)
+    transaction = java.handle.newTransaction()
+    rewrite = transaction.rewriteManifests().clusterBy(one_cluster)
     for name, value in properties.items():
         rewrite.set(name, value)
+    rewrite.commit()
+    snapshot = transaction.table().currentSnapshot()
+    try:
+        java.check_unchanged()
+        about_to_send()
+    except FirnlineError:
+        _delete_merged(java, properties[RUN_ID], snapshot)
+        raise
     if not java.plans_without_row_ids:
-        right.confirm()
-        rewrite.commit()
+        transaction.commitTransaction()
         return
-    snapshot = rewrite.apply()
-    java.check_unchanged()
-    right.confirm()
     java.send(snapshot)
+
+
+def _delete_merged(java: JavaTable, run_id: str, snapshot: Any) -> None:
+    """Delete the manifest list of a snapshot that was not sent, and its own manifests: others are the table's."""
+    with suppress(Py4JError, *JAVA_ERRORS):
+        if java.handle.snapshot(snapshot.snapshotId()) is not None:
+            return  # nothing was merged: it is the table's
+        manifests = snapshot.allManifests(java.handle.io())
+        own = [each.path() for each in manifests if each.snapshotId() == snapshot.snapshotId()]
+        _delete_unused(java, run_id, [*own, snapshot.manifestListLocation()])
 
 
 def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:

@@ -115,18 +115,28 @@ def by_others(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or RUN_ID not in snapshot.summary.additional_properties
 
 
-def writers_rhythm(snapshots: Iterable[Snapshot], properties: Mapping[str, str]) -> Rhythm | None:
+def writers_rhythm(
+    snapshots: Iterable[Snapshot], properties: Mapping[str, str], known: Rhythm | None = None
+) -> Rhythm | None:
     """The rhythm of the row-level writers of a table with these properties; None: it has none.
 
-    `snapshots` of its branch come newest first.
+    `snapshots` of its branch come newest first. `known`: the rhythm at an earlier look. It goes on where the snapshots
+    do not reach back to its last commit (Nessie lists the newest one alone, others expire).
     """
     newest = list(islice(snapshots, LOOKED_AT))
     rhythm = rhythm_of(newest)
+    if known is not None and not known.announced and _all_after(known.last, newest):
+        return known if rhythm is None else replace(rhythm, every=known.every)
     if rhythm is not None or not any(mode in properties for mode in MODES):
         return rhythm
     is_new = 0 < len(newest) < NEW and newest[-1].parent_snapshot_id is None
     any_commits = rhythm_of(newest, _writes) if is_new and sum(map(_writes, newest)) > 1 else None
     return any_commits and replace(any_commits, behind=False, announced=True)
+
+
+def _all_after(at: float, newest: Sequence[Snapshot]) -> bool:
+    """Whether there are snapshots, and none reaches back to this time in seconds since the epoch."""
+    return bool(newest) and newest[-1].timestamp_ms / 1000 > at
 
 
 def _writes(snapshot: Snapshot) -> bool:

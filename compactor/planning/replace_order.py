@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Final
 
 from pyiceberg.table.snapshots import Operation, Snapshot
+
+from compactor.iceberg.other_compactors import RUN_ID
 
 LOOKED_AT: Final = 64
 """Newest snapshots of the branch that are looked at."""
@@ -68,6 +70,18 @@ def tail_of(snapshots: Iterable[Snapshot]) -> Tail:
         return Tail()
     longer = len(tail) == len(newest) and tail[-1].parent_snapshot_id is not None
     return Tail(len(tail), not _touches_files(tail[0]), tail[0].timestamp_ms / 1000, longer)
+
+
+def may_follow(snapshots: Iterable[Snapshot], most: int | None, run_id: str) -> bool:
+    """Whether a commit of this run may follow a branch's `snapshots`, which come newest first.
+
+    What came before the run's own commits is not asked again: they were allowed to follow it.
+    """
+    newest = list(islice(snapshots, LOOKED_AT))
+    tail = tail_of(newest)
+    oldest = newest[tail.count - 1].summary if tail.count else None
+    own = oldest is not None and oldest.additional_properties.get(RUN_ID) == run_id
+    return replace(tail, longer=tail.longer and not own).commits_left(most) != 0
 
 
 def _replaces(snapshot: Snapshot) -> bool:

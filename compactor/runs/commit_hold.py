@@ -20,7 +20,9 @@ SLOW_SECONDS: Final = 5.0
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock, or for a branch that is to be published."""
+"""How long a finished rewrite waits for a lock, for a branch that is to be published, or for a writer that must commit
+first (`policy.consecutive_replaces`).
+"""
 
 SILENT: Final = frozenset(
     {
@@ -177,7 +179,7 @@ class CommitHold:
         wait = _Wait(most_seconds, ends=started + most_seconds, latest=started + 2 * most_seconds)
         told: float | None = None
         while True:
-            rhythm, silent = self._answer(wait.latest)
+            rhythm, silent = self._answer(wait)
             ticks = self.ticks()
             until = wait.until(rhythm, silent, day + ticks - started, ticks)
             if until is None:
@@ -195,21 +197,21 @@ class CommitHold:
             good_until=None if good is None else good - day + started,
         )
 
-    def _answer(self, latest: float) -> tuple[Rhythm | None, float]:
+    def _answer(self, wait: _Wait) -> tuple[Rhythm | None, float]:
         """The rhythm of the table's writers, and for how many seconds the catalog did not answer before.
 
-        None: there is no row-level writer; or the catalog did not answer until `latest`, or refuses, and the commit
-        itself will say why.
+        None: there is no row-level writer; or the catalog did not answer until the latest end of the wait, or refuses,
+        and the commit itself will say why.
         """
         first, failed = self.ticks(), False
         while True:
             asked = self.ticks()
             try:
                 view = self.look()
-                rhythm = writers_rhythm(view.history, view.properties)
+                rhythm = writers_rhythm(view.history, view.properties, wait.newest)
             except RetryError:
                 failed = True
-                if self._stopped() or self.ticks() >= latest:
+                if self._stopped() or self.ticks() >= wait.latest:
                     return None, self.ticks() - first
             except FirnlineError:
                 return None, self.ticks() - first if failed else 0.0

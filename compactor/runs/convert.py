@@ -263,7 +263,7 @@ class Converting:
         """Write the positions. `times`: how often the conversion is sent."""
         tools, conversion, now = self._tools, self._conversion, head.table
         self._charge(Spent(catalog_calls=COMMIT_CALLS))
-        tools.check_turn(now)
+        tools.check_turn(now, self._run_id)
         gone = {entry.identity for entry in head.changes if entry.status is Status.DELETED}
         removed = converted(conversion, found.refused, gone)
         if not removed:

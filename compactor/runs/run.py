@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from compactor.commit.in_flight import Record
@@ -282,8 +283,9 @@ class Run:
             self._lost_a_race = self._lost_a_race or race > 1
             return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{sends}-{race}"
 
+        check_turn = partial(self._tools.check_turn, run_id=self._run_id)
         tools = CommitTools(
-            self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, self._tools.check_turn, self._charge
+            self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, check_turn, self._charge
         )
         committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.landed:

@@ -35,7 +35,7 @@ from compactor.runs.lifelines import Lifelines
 from compactor.runs.rollback_watch import RollbackWatch
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunWatch, Switches
-from compactor.runs.turns import locked, unpublished_first
+from compactor.runs.turns import locked, unpublished_first, writer_first
 from compactor.settings.tree import CommitSettings
 
 LOG = logging.getLogger("firnline")
@@ -57,6 +57,7 @@ class RunTools:
         right: Confirmed before each commit and each deletion.
         lifelines: When each run last made progress.
         locks: Locks of other maintenance, looked at before each commit.
+        most_replaces: How many `replace` snapshots may follow one another on a table (`policy.consecutive_replaces`).
     """
 
     session: SparkSession
@@ -74,6 +75,7 @@ class RunTools:
     right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
+    most_replaces: Callable[[TableView], int | None] = lambda _table: None
 
     def in_time(
         self,
@@ -133,7 +135,8 @@ class RunTools:
         """Wait for the right moment of a run's commit, unless the run is stopped before; until when it lasts.
 
         A lock is looked at again after the wait for a writer: it may have been taken during the wait. `missed`: the
-        commit has missed its moment, maybe because a branch is to be published first; that is waited for too.
+        commit has missed its moment, maybe because a branch is to be published or a writer must commit first; that is
+        waited for too.
 
         Raises:
             LaterError: it is another's turn for too long.
@@ -145,7 +148,7 @@ class RunTools:
             later = locked(table.name, self.locks)
             if later is None and missed:
                 with suppress(RetryError):  # the catalog does not answer: the commit itself will say why
-                    return unpublished_first(look(), self.clock())
+                    return self._others_first(look(), run_id)
             return later
 
         hold = CommitHold(
@@ -164,15 +167,20 @@ class RunTools:
             hold.until_our_turn()
         return held.good_until
 
-    def check_turn(self, table: TableView) -> None:
-        """Make sure that no branch is to be published before a commit to `table`, which was loaded for it.
+    def check_turn(self, table: TableView, run_id: str) -> None:
+        """Make sure that no branch is to be published, and no writer must commit, before a commit of this run.
+
+        `table` was loaded for the commit.
 
         Raises:
-            MissedError: there is one.
+            MissedError: another goes first.
         """
-        later = unpublished_first(table, self.clock())
+        later = self._others_first(table, run_id)
         if later is not None:
             raise MissedError(str(later), reason=later.reason)
+
+    def _others_first(self, table: TableView, run_id: str) -> LaterError | None:
+        return unpublished_first(table, self.clock()) or writer_first(table, self.most_replaces(table), run_id)
 
     def rolled_back(
         self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge

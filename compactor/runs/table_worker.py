@@ -294,7 +294,8 @@ class RewriteWorker:
                 return False
             charge(replace(cost, commits=0))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
-            done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
+            turn = partial(self._check_turn, name)
+            done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right, check_turn=turn)
             charge(Spent(commits=cost.commits))
             planner.listener(done)
         except (LaterError, StoppedError):  # published as skipped
@@ -308,6 +309,10 @@ class RewriteWorker:
             raise
         self.announce(name)
         return True
+
+    def _check_turn(self, name: TableName) -> None:
+        """Make sure that a merge of manifests may still be committed. Raises as `Turns.check`."""
+        self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)
 
 
 def _overtaken_files(result: RunResult) -> int:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,7 @@ from compactor.errors import LaterError
 from compactor.events import Listener, RunSkipped
 from compactor.iceberg.tables import TableView
 from compactor.locks.flink_locks import NO_LOCKS, Locks
-from compactor.planning.replace_order import tail_of
+from compactor.planning.replace_order import may_follow, tail_of
 from compactor.planning.unpublished import unpublished
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
@@ -56,6 +57,23 @@ def unpublished_first(table: TableView, now: float) -> LaterError | None:
     )
 
 
+def writer_first(table: TableView, most: int | None, run_id: str) -> LaterError | None:
+    """Why another writer must commit before the next commit of this run; None: it need not.
+
+    `most`: how many `replace` snapshots may follow one another; None: no limit.
+    """
+    return None if may_follow(table.history, most, run_id) else _waits_for_a_writer(table, math.inf)
+
+
+def _waits_for_a_writer(table: TableView, seconds: float) -> LaterError:
+    return LaterError(
+        f"{table.name} waits for another writer's commit before the next replace snapshot "
+        "(policy.consecutive_replaces, manifests.wait_seconds)",
+        reason=Reason.REPLACES_IN_A_ROW,
+        seconds=seconds,
+    )
+
+
 @dataclass(frozen=True)
 class Turns:
     """Asked before each run, conversion and merge of manifests. A turn that is another's is published as skipped."""
@@ -83,11 +101,7 @@ class Turns:
         seconds = 0.0 if requested else self.settings.manifests.wait_seconds
         wait = tail_of(table.history).wait_seconds(manifests=manifests, most=most, seconds=seconds, now=self.clock())
         if wait:
-            message = (
-                f"{table.name} waits for another writer's commit before the next replace snapshot "
-                "(policy.consecutive_replaces, manifests.wait_seconds)"
-            )
-            raise self._told(table.name, LaterError(message, reason=Reason.REPLACES_IN_A_ROW, seconds=wait))
+            raise self._told(table.name, _waits_for_a_writer(table, wait))
 
     def _told(self, table: TableName, later: LaterError) -> LaterError:
         self.listener(RunSkipped(table=table, reason=later.reason))

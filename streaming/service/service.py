@@ -148,6 +148,7 @@ class Service:
             beside_stream=True,
             right=right,
             clock=self._clock,
+            current=self._controls.settings,
         )
         self._state.slots, self._state.cluster = parts.slots, parts.cluster
         self._at_stop("cluster", parts.cluster.stop)

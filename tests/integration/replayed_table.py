@@ -148,6 +148,9 @@ class FollowedTable:
             lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60,
             check_seconds=60, listener=self.publish, clock=clock, ticks=clock, locks=self.locks,
             commit=self.settings.commit.model_copy(update={"hold_seconds": 0.0}),  # its clock stands still
+            most_replaces=lambda table: (
+                self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
+            ),
         )  # fmt: skip
         planner = TablePlanner(
             settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,

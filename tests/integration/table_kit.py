@@ -172,6 +172,7 @@ def run(
     listener: Listener = ignore,
     right: CommitRight = UNLIMITED,
     locks: Locks = NO_LOCKS,
+    most_replaces: int | None = None,
     **more: Any,
 ) -> RunResult:
     commit = commit or CommitSettings()
@@ -189,6 +190,7 @@ def run(
         listener=listener,
         right=right,
         locks=locks,
+        most_replaces=lambda _table: most_replaces,
     )
     result = rewriter.run(plan, **more)
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings

@@ -336,11 +336,11 @@ def test_what_keeps_a_commit_waiting_costs_no_search(
     before = rows(lake, table_name)
     real, asked = RunTools.check_turn, list[None]()
 
-    def check_turn(self: RunTools, table: TableView) -> None:
+    def check_turn(self: RunTools, table: TableView, run_id: str) -> None:
         asked.append(None)
         if len(asked) == 1:
             raise error
-        real(self, table)
+        real(self, table, run_id)
 
     monkeypatch.setattr(RunTools, "check_turn", check_turn)
     charged: list[Spent] = []

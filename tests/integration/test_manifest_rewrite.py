@@ -11,13 +11,14 @@ import pytest
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import count_manifests, manifests_of
-from compactor.errors import ReplanError, RetryError, StoppedError
+from compactor.errors import LaterError, ReplanError, RetryError, StoppedError
 from compactor.events import ignore
 from compactor.iceberg.other_compactors import RUN_ID, other_compactors
 from compactor.iceberg.tables import TableView
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Grant, Spent
+from compactor.reasons import Reason
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
@@ -26,6 +27,7 @@ from compactor.settings.tree import ManifestSettings, Settings
 from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 from tests.conftest import Lake
+from tests.integration.table_kit import unused_metadata
 from tests.slow import slow
 
 COMMITS = 6
@@ -125,6 +127,29 @@ def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name:
     assert after.snapshot is not None
     found = {file.snapshot_id: file for file in after.metadata.statistics}
     assert found[after.snapshot.snapshot_id].statistics_path == known.statistics_path
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file(
+    lake: Lake, table_name: str, version: int
+) -> None:
+    """A job makes a branch from main while manifests are merged: if main moves, it can never be published."""
+    name = make(lake, table_name, version)
+    planned, merged = lake.catalogs.load(name), list[set[str]]()
+    before = unused_metadata(lake, table_name)
+
+    def check_turn() -> None:
+        merged.append(unused_metadata(lake, table_name) - before)
+        raise LaterError("a branch is to be published", reason=Reason.UNPUBLISHED, seconds=60)
+
+    with pytest.raises(LaterError):
+        rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()), check_turn=check_turn)
+    assert lake.catalogs.load(name).metadata_location == planned.metadata_location
+    assert len(merged) == 1
+    assert len(merged[0]) > 1, "it is asked after the merge, which has written manifests and their list"
+    assert unused_metadata(lake, table_name) == before
+    done = rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
+    assert done.after < done.before
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -10,11 +10,13 @@ import pytest
 from compactor.errors import LaterError
 from compactor.events import ManifestsRewritten, PartitionsSkipped, RunSkipped
 from compactor.iceberg.other_compactors import FLINK_CONVERTER, flink_converters
+from compactor.locks.flink_locks import Locks
 from compactor.settings.tree import Settings
+from compactor.table_names import TableName
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert
+from tests.integration.table_kit import MERGE_ON_READ, append, before_commit, create, delete_equal, insert, planned, run
 
 pytestmark = pytest.mark.spark
 
@@ -98,6 +100,40 @@ def test_a_run_makes_no_more_commits_than_are_left(lake: Lake, table_name: str) 
     assert look(followed) is None
     assert in_a_row(lake, table_name) == 1
     assert [run.groups for run in followed.runs] == [2]
+
+
+def test_a_finished_rewrite_waits_for_a_writer_if_another_one_came_before_it(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`firnline compact` of another partition, beside the service: the view would end at the second one."""
+    create(lake, table_name, by="PARTITIONED BY (a)")
+    insert(lake, table_name, 3)
+    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.1)
+    other, asked = list[None](), list[None]()
+
+    class Writer(Locks):
+        """Looked at before each attempt to commit."""
+
+        def holder(self, _: TableName) -> str | None:
+            asked.append(None)
+            if other and len(asked) == 4:
+                append(lake, table_name)
+            return None
+
+    def compact_the_other() -> None:
+        lake.compact(table_name, force=True, where="a = 'p1'")
+        other.append(None)
+
+    plan = planned(lake, table_name, where="a = 'p0'")
+    result = run(lake, plan, enabled=before_commit(compact_the_other), locks=Writer(), most_replaces=1)
+    assert len(asked) >= 4
+    assert result.commits == 1
+    assert in_a_row(lake, table_name) == 1
+    assert len(replaces(lake, table_name)) == 2
+
+
+def replaces(lake: Lake, table: str) -> list[object]:
+    return list(lake.sql(f"SELECT snapshot_id FROM lake.{table}.snapshots WHERE operation = 'replace'"))
 
 
 def switch(lake: Lake, table: str, **policy: str) -> None:

@@ -206,6 +206,15 @@ MUTATIONS: Final = (
         "default=0.5, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
     ),
+    Mutation(
+        "15",
+        "a run commits after another run has reached the limit of replace snapshots in a row",
+        "compactor/runs/run_tools.py",
+        " or writer_first(table, self.most_replaces(table), run_id)",
+        "",
+        "tests/unit/runs/test_run_tools.py::"
+        "test_a_commit_waits_for_a_writer_if_another_run_has_reached_the_limit_since_the_plan",
+    ),
     # --- branches that are to be published ---
     Mutation(
         "branches",
@@ -222,6 +231,23 @@ MUTATIONS: Final = (
         "        self._tools.check_turn(head.table)\n",
         "",
         "tests/integration/test_unpublished.py::test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile",
+    ),
+    Mutation(
+        "branches",
+        "a merge of manifests is committed although a branch was made while it was under way",
+        "compactor/commit/manifest_rewrite.py",
+        "        check_turn()\n",
+        "",
+        "tests/integration/test_manifest_rewrite.py::"
+        "test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file",
+    ),
+    Mutation(
+        "branches",
+        "a merge of manifests does not ask again whose turn it is",
+        "compactor/runs/table_worker.py",
+        "self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)",
+        "del name",
+        "tests/unit/runs/test_table_worker.py::test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn",
     ),
     Mutation(
         "branches",

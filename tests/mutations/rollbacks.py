@@ -138,6 +138,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "17",
+        "an append ends the wait for a MERGE where the catalog lists the newest snapshot alone",
+        "compactor/runs/commit_hold.py",
+        "writers_rhythm(view.history, view.properties, wait.newest)",
+        "writers_rhythm(view.history, view.properties)",
+        f"{_HOLD}::test_an_append_ends_no_wait_for_a_row_level_commit",
+    ),
+    Mutation(
+        "17",
         "a commit that was prepared too late after a writer's commit is sent all the same",
         "compactor/runs/run_tools.py",
         "good_until if missed < MISSES else None",

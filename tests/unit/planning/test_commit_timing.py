@@ -79,6 +79,17 @@ def test_a_table_that_had_only_appends_for_long_announces_nobody() -> None:
     assert writers_rhythm([], announced) is None
 
 
+def test_a_known_rhythm_goes_on_where_the_snapshots_do_not_reach_back_to_it() -> None:
+    known = Rhythm(100, 45)
+    append, merge = snapshot(120, Operation.APPEND), snapshot(145)
+    assert writers_rhythm([append], {}, known) == known
+    assert writers_rhythm([merge, append], {}, known) == Rhythm(145, 45)
+    assert writers_rhythm([append, snapshot(100)], {}, known) == Rhythm(100, AFTER_FIRST), "they reach back"
+    assert writers_rhythm([append, snapshot(90, Operation.APPEND)], {}, known) is None, "it was rolled back"
+    assert writers_rhythm([merge], {}, Rhythm(100, 4, announced=True)) == Rhythm(145, AFTER_FIRST)
+    assert writers_rhythm([], {}, known) is None
+
+
 def test_a_writer_is_known_among_many_appends() -> None:
     appends = (snapshot(at, Operation.APPEND) for at in range(400))
     assert rhythm_of(history(*appends, *map(snapshot, (70.5, 140.5, 210.5, 280.5)))) == Rhythm(280.5, 70)

@@ -7,7 +7,8 @@ import math
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.planning.replace_order import Tail, tail_of
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.planning.replace_order import Tail, may_follow, tail_of
 
 
 def snapshot(kind: str, number: int) -> Snapshot:
@@ -53,6 +54,20 @@ def test_manifests_and_files_do_not_follow_each_other_at_once(last: str, manifes
     assert end.wait_seconds(manifests=manifests, most=None, seconds=100, now=end.at + 101) == 0
     assert end.wait_seconds(manifests=manifests, most=None, seconds=100, now=end.at - 50) == seconds, "a clock is wrong"
     assert end.wait_seconds(manifests=manifests, most=None, seconds=0, now=end.at) == 0
+
+
+def test_a_commit_of_a_run_may_follow_as_long_as_the_limit_is_not_reached() -> None:
+    newest_first = [snapshot(kind, number) for number, kind in enumerate(("append", "files", "deletes"))][::-1]
+    assert may_follow(newest_first, None, "ours")
+    assert may_follow(newest_first, 3, "ours")
+    assert not may_follow(newest_first, 2, "ours"), "both are counted, whoever made them"
+    assert not may_follow(newest_first[:1], 3, "ours"), "the catalog lists the newest snapshot alone"
+    assert may_follow([], 1, "ours")
+    summary = Summary(Operation.REPLACE, **{"deleted-data-files": "4", RUN_ID: "ours"})
+    first_part = newest_first[0].model_copy(update={"summary": summary})
+    assert may_follow([first_part], 3, "ours"), "what was before it is not asked again"
+    assert not may_follow([first_part], 1, "ours")
+    assert not may_follow([first_part], 3, "another run")
 
 
 @pytest.mark.parametrize(("kinds", "left"), [((), 2), (("files",), 1), (("files", "deletes"), 0), (("files",) * 3, 0)])

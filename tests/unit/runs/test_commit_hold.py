@@ -206,6 +206,26 @@ def test_a_run_that_must_stop_does_not_wait(silent: Collection[int]) -> None:
     assert waiting.hold.wait(40.0).seconds == 2.0
 
 
+@pytest.mark.parametrize("listed", [1, 512], ids=["the newest snapshot alone", "all snapshots"])
+def test_an_append_ends_no_wait_for_a_row_level_commit(listed: int) -> None:
+    """Nessie lists the newest snapshot alone: the one that a rewrite waits for is not the append."""
+    waiting = Waiting()
+    waiting.history = [deletion(NOW - 10 - number * 45) for number in range(4)]
+
+    def look() -> Any:
+        if waiting.waits == 11:
+            append = deletion(waiting.day - 0.5).model_copy(update={"summary": Summary(Operation.APPEND)})
+            waiting.history.insert(0, append)
+        if waiting.waits == 35:
+            waiting.history.insert(0, deletion(waiting.day))
+        return SimpleNamespace(history=waiting.history[:listed], properties={})
+
+    held = replace(waiting.hold, look=look).wait(60.0)
+    assert (held.seconds, held.after_writer) == (35.0, True)
+    assert held.good_until is not None
+    assert held.good_until > waiting.steady
+
+
 def test_older_metadata_is_no_commit() -> None:
     """A catalog of several servers, or a writer's rollback."""
     waiting = Waiting()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -510,6 +511,37 @@ def test_a_merge_of_manifests_costs_a_commit_only_if_there_may_be_one(
         working.work_on(replace(working.scene.debt(), partitions={}, manifests=due), NO_GRANT)
     cost = sum(working.charged, Spent())
     assert (cost.bytes, cost.catalog_calls, cost.commits) == (200, COMMIT_CALLS, commits)
+
+
+def test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes. A job that makes a branch from main in that time could never publish it."""
+    working, due = Working(tmp_path, refused), ManifestCounts(100, 100, due_specs=(0,), why="many")
+    working.scene.now = time.time()  # branches are made at the time of day
+    history, merged = working.scene.history, list[str]()
+
+    def merge(*_: Any, check_turn: Callable[[], object], **__: Any) -> ManifestsRewritten:
+        merged.append("manifests are written")
+        head = history.table.refresh().current_snapshot()
+        assert head is not None
+        history.table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+        history.append_unreal("a", [10], branch="audit")
+        check_turn()
+        merged.append("and committed")
+        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
+
+    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
+    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working.scene.look()
+    with pytest.raises(LaterError, match="branch audit is not published to main"):
+        working.worker.work(
+            replace(working.scene.debt(), partitions={}, manifests=due), lambda: False, NO_GRANT, working.charged.append
+        )
+    assert merged == ["manifests are written"]
+    assert [each.reason for each in working.of(RunSkipped)] == [Reason.UNPUBLISHED]
+    assert sum(working.charged, Spent()).commits == 0
 
 
 def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: Path) -> None:
