@@ -33,6 +33,8 @@ ever while small ones of other tables come and go."""
 LONGEST_SECONDS = 600.0
 """After such a wait an encode takes what there is. Its run is stopped as one that hangs after three times as long."""
 LOCK = ".lock"
+FORMAT = 2
+"""Of the files, in the name of their folder: processes of another version on this host cannot read them."""
 WAITS = -1
 """Instead of reserved bytes, in the file of an encode that waits. A file holds four numbers: the process, the second in
 which it came, the reserved bytes, and how much memory the process held before (where it waits: what it wants)."""
@@ -225,4 +227,4 @@ def _held(path: Path) -> str | None:
 
 def this_host() -> HostMemory:
     """The memory of this machine or container. Encodes of the same user share it."""
-    return HostMemory(Path(tempfile.gettempdir()) / f"firnline-memory-{os.getuid()}")
+    return HostMemory(Path(tempfile.gettempdir()) / f"firnline-memory-{FORMAT}-{os.getuid()}")
