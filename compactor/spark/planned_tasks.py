@@ -10,6 +10,7 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial, reduce
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -27,8 +28,8 @@ LOG = logging.getLogger("firnline")
 PARTITIONS_PER_SCAN = 100
 """Each manifest entry is compared with all partitions of a scan, and each scan reads the manifests again."""
 
-Filter = bool | dict[str, Any]
-"""An expression in Iceberg's JSON form (REST spec, Expression). `True` keeps all files."""
+Filter = dict[str, Any]
+"""An expression in Iceberg's JSON form (REST spec, Expression)."""
 
 
 def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collection[str]]) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collectio
     found: dict[str, Any] = {}
     for keys in _parts(list(wanted)):
         some = partition_filter(view, table.snapshot_id, keys)
-        if some is True:  # then one walk finds the files of all partitions
+        if some is None:  # then one walk finds the files of all partitions
             break
         try:
             found |= _listed(table, some, {path for key in keys for path in wanted[key]})
@@ -58,42 +59,41 @@ def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collectio
             LOG.info("%s: the scan of %d partitions failed: %s", view.name, len(keys), first_line(error))
             break
     left = {path for paths in wanted.values() for path in paths} - found.keys()
-    found |= _listed(table, True, left)
+    found |= _listed(table, None, left)
     missing = left - found.keys()
     if missing:
         raise GiveUpError(f"Iceberg's scan of {view.name} does not list {min(missing)}", reason=Reason.PLANS_DIFFER)
     return found
 
 
-def partition_filter(view: TableView, snapshot_id: int, keys: Iterable[PartitionKey]) -> Filter:
-    """An expression that holds for every row of these partitions and for few others; at least one key."""
+def partition_filter(view: TableView, snapshot_id: int, keys: Iterable[PartitionKey]) -> Filter | None:
+    """An expression that holds for every row of these partitions and for few others; None: there is none.
+
+    At least one key.
+    """
     schemas = _schemas(view, snapshot_id)
-    found: Filter = False
+    found: list[Filter] = []
     for key in keys:
-        of_key: Filter = True
-        for field, value in zip(view.spec(key.spec_id).fields, key.tuple_json, strict=True):
-            of_key = _both("and", of_key, _holds(field, value, schemas), neutral=True)
-        found = _both("or", found, of_key, neutral=False)
-    return found
+        values = zip(view.spec(key.spec_id).fields, key.tuple_json, strict=True)
+        predicates = [each for field, value in values if (each := _predicate(field, value, schemas)) is not None]
+        if not predicates:
+            return None
+        found.append(reduce(partial(_joined, "and"), predicates))
+    return reduce(partial(_joined, "or"), found)
 
 
-def _both(kind: str, left: Filter, right: Filter, *, neutral: bool) -> Filter:
-    """`left` and `right`, or either; `neutral`: the side that says nothing."""
-    if isinstance(left, bool):
-        return right if left is neutral else left
-    if isinstance(right, bool):
-        return left if right is neutral else right
+def _joined(kind: str, left: Filter, right: Filter) -> Filter:
     return {"type": kind, "left": left, "right": right}
 
 
-def _holds(field: PartitionField, value: JsonValue, schemas: Collection[Schema]) -> Filter:
-    """A predicate on the field's source column; `True` if Iceberg cannot evaluate one."""
+def _predicate(field: PartitionField, value: JsonValue, schemas: Collection[Schema]) -> Filter | None:
+    """A predicate on the field's source column; None if Iceberg cannot evaluate one."""
     not_in_json = isinstance(value, float) and not math.isfinite(value)
     if not_in_json or isinstance(field.transform, VoidTransform | UnknownTransform):
-        return True
+        return None
     names = {schema.find_column_name(field.source_id) for schema in schemas}
     if len(names) != 1 or None in names:  # renamed since the snapshot: Java reads names of the one or of the other
-        return True
+        return None
     (name,) = names
     identity = isinstance(field.transform, IdentityTransform)
     term = name if identity else {"type": "transform", "transform": str(field.transform), "term": name}
@@ -108,13 +108,13 @@ def _schemas(view: TableView, snapshot_id: int) -> list[Schema]:
     return [metadata.schema(), *(each for each in metadata.schemas if each.schema_id == written)]
 
 
-def _listed(table: JavaTable, kept: Filter, paths: Collection[str]) -> dict[str, Any]:
-    """The scan tasks of `paths` that Java lists."""
+def _listed(table: JavaTable, kept: Filter | None, paths: Collection[str]) -> dict[str, Any]:
+    """The scan tasks of `paths` that Java lists. `kept`: holds for their rows; None: list all files."""
     found: dict[str, Any] = {}
     if not paths:
         return found
     scan = table.handle.newScan().useSnapshot(table.snapshot_id).ignoreResiduals()
-    if kept is not True:
+    if kept is not None:
         parser = table.jvm.org.apache.iceberg.expressions.ExpressionParser
         scan = scan.filter(parser.fromJson(json.dumps(kept), scan.schema()))
     planned = scan.planFiles()
