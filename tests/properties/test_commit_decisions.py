@@ -214,6 +214,14 @@ def test_a_delete_file_that_is_listed_twice_stays_for_the_rows_of_its_higher_num
     assert [each.data_sequence_number for each in both] == list(numbers)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_delete_file_that_names_its_data_file_in_one_of_two_entries_stays_for_all_its_rows(first: int) -> None:
+    data = [entry(Content.DATA, f"data-{number}", KEYS[0], 3) for number in range(2)]
+    named = entry(Content.POSITION_DELETES, "del", KEYS[0], 5, applies_to=data[1].path)
+    scene = Scene((data[first], data[1 - first], named, named._replace(applies_to=None)), own=0)
+    assert dangling_deletes(coverable_deletes(scene.inventory, [data[1]]), {data[1].path}, set()) == ()
+
+
 def group_of(files: list[LiveFile], key: PartitionKey) -> FileGroup:
     return FileGroup(key, {}, None, (tuple(files),), "due")
 
