@@ -141,7 +141,7 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
 
     A task that does not fit is cut to the files that fit. If it were left out whole, it would only grow from run to
     run. Some run has to begin with the first task: if its delete files leave no room for two of its files, it is cut to
-    those that fit without them, and if two do not fit either, only to the number of files of a run.
+    the files that fit without the deletes, and if two do not fit either, only to the number of files of a run.
     """
     most = (limits.files_of_run, limits.bytes_of_run, limits.requests_of_run)
     left = [math.inf if each is None else each for each in most]

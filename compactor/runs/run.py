@@ -175,7 +175,7 @@ class Run:
         finished: Sequence[GroupResult],
         part: str,
     ) -> None:
-        """Commit finished file groups, without those that another commit touched.
+        """Commit finished file groups, except groups that another commit touched.
 
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """

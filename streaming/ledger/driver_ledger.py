@@ -259,7 +259,7 @@ class DriverLedger:
         unsure = self._unknown(tables)
         if not all(map(self.looker.names.is_no_table, unsure)):
             self.pause(JUDGE_AFTER_SECONDS)
-            unsure = self._unknown(unsure)  # without those that looks have found since
+            unsure = self._unknown(unsure)  # looks may have found some since
         if not unsure:
             return frozenset()
         unsure = self._few(unsure)
@@ -271,7 +271,7 @@ class DriverLedger:
         return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
 
     def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
-        """Of these tables, those that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
+        """Tables that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
         costly = [table for table in unsure if not self.looker.names.is_no_table(table)][MOST_ASKED:]
         if costly:
             LOG.warning(

@@ -14,7 +14,7 @@ from compactor.table_names import TableName
 
 MOST_FURTHER: Final = 10_000
 """Tables or metadata files of one batch beyond the first of each event, 2 kB each in the driver. As many tables are
-kept once more, with what all further events say of them; those that are left then are found by sweeps."""
+kept once more, with what all further events say of them; sweeps find the commits of the rest."""
 
 Row = dict[str, Any]
 """One table or metadata file that an event names, with the columns of `event_reader.HEARD_SCHEMA`."""

@@ -42,7 +42,7 @@ MOST_FOLDERS = 10_000
 """That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory. Further
 ones are searched by guesses only."""
 QUIET_SECONDS = 172_800.0
-"""A foreign folder of which nothing was heard for so long since it may be searched again makes room for others. Two
+"""A foreign folder without an event for so long since it may be searched again makes room for others. Two
 days: a table with one commit a day stays, also if a commit is late."""
 
 _S3_ALIASES = ("s3a://", "s3n://")
@@ -226,7 +226,7 @@ class TableLocations:
 
 
 def _remembered(foreign: dict[str, _Foreign], now: float) -> dict[str, _Foreign]:
-    """The foreign folders that fit into the memory: not those that are quiet; those that came back often first. Pure.
+    """The foreign folders that fit into the memory: not the quiet ones; those with the most searches first. Pure.
 
     `now`: of the ticks.
     """

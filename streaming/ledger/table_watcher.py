@@ -49,7 +49,7 @@ class Surroundings:
         behind: Whether the stream is behind: then commits whose events wait in the topic are found by looks.
         rhythm: What is known of the commits of a table.
         likely: Tables that may own an unknown folder of metadata, the likeliest first.
-        saved: Tables whose state is on disk; a sweep looks at those that are not listed: dropped while no service ran.
+        saved: Tables whose state is on disk; a sweep looks at unlisted ones: dropped while no service ran.
     """
 
     known: Callable[[], Iterable[TableName]]
@@ -242,7 +242,7 @@ class TableWatcher:
     def ask_due(self, catalog: str) -> int:
         """Ask for a look at each table of the catalog that is due, and that all are judged again; return their number.
 
-        The tables of the last listing, those that the present one has found so far, and those on the board.
+        Tables of the last listing, of the present one so far, and of the board.
         """
         this, now, service = self._round(catalog), self.ticks(), self.settings.service
         tables = self._listed_now(catalog).union(self._not_listed(catalog, self.surroundings.known()))
@@ -270,7 +270,7 @@ class TableWatcher:
         return {table for table in tables if table.catalog == catalog and table not in found and self._watches(table)}
 
     def _listed_now(self, catalog: str) -> frozenset[TableName]:
-        """Tables of the last listing, and those that the present one has found so far."""
+        """Tables of the last listing, and of the present one so far."""
         return self._found.get(catalog, frozenset()).union(self._so_far.get(catalog, ()))
 
     def _ask(self, table: TableName) -> None:

@@ -247,7 +247,7 @@ def test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected(
         database.unlock()
 
     def listen(event: Event) -> None:
-        if isinstance(event, CommitWaits) and not threads:  # a longer wait is told again
+        if isinstance(event, CommitWaits) and not threads:  # a longer wait is another event
             database.lock("job-1")
             threads.append(threading.Thread(target=maintain))
             threads[-1].start()

@@ -60,7 +60,7 @@ def test_a_commit_of_a_run_may_follow_as_long_as_the_limit_is_not_reached() -> N
     newest_first = [snapshot(kind, number) for number, kind in enumerate(("append", "files", "deletes"))][::-1]
     assert may_follow(newest_first, None, "ours")
     assert may_follow(newest_first, 3, "ours")
-    assert not may_follow(newest_first, 2, "ours"), "both are counted, whoever made them"
+    assert not may_follow(newest_first, 2, "ours"), "both are counted"
     assert not may_follow(newest_first[:1], 3, "ours"), "the catalog lists the newest snapshot alone"
     assert may_follow([], 1, "ours")
     summary = Summary(Operation.REPLACE, **{"deleted-data-files": "4", RUN_ID: "ours"})

@@ -35,11 +35,11 @@ def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     monkeypatch.setattr(module, "commit_replacements", sent)
     monkeypatch.setattr(module, "commit_beside_others", at_once)
     monkeypatch.setattr(module, "copy_files", lambda *_: 1)
-    nobody: Any = None
+    no_catalog: Any = None
     tools = CommitTools(
-        nobody, ManifestCache(1 << 20), lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None
+        no_catalog, ManifestCache(1 << 20), lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None
     )
-    commit_groups(nobody, SimpleNamespace(table=history.view()), (), CommitSummary("run"), tools)  # type: ignore[arg-type]
+    commit_groups(no_catalog, SimpleNamespace(table=history.view()), (), CommitSummary("run"), tools)  # type: ignore[arg-type]
     return copies
 
 

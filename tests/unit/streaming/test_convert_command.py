@@ -46,14 +46,14 @@ def test_the_document_has_one_shape(tmp_path: Path) -> None:
 class Attempts:
     """In place of `Converting`: the first attempt meets another commit, the second converts."""
 
-    def __init__(self, meanwhile: Any) -> None:
-        self.made, self._meanwhile = 0, meanwhile
+    def __init__(self, between: Any) -> None:
+        self.made, self._between = 0, between
 
     def __call__(self, _tools: Any, table: Any, _conversion: Any, run_id: str, **_: Any) -> Any:
         def convert() -> ConversionResult:
             self.made += 1
             if self.made == 1:
-                self._meanwhile()
+                self._between()
                 raise ReplanError("a data file was added, to which older deletes apply")
             return ConversionResult(table.name, run_id, 1, snapshot_after=2, deletes_removed=1)
 
@@ -73,7 +73,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableHistory:
 
 
 @pytest.mark.parametrize(
-    ("seen", "commits_meanwhile", "options", "attempts"),
+    ("seen", "commits_too", "options", "attempts"),
     [
         ((), True, [], 1),
         ((), False, [], 2),
@@ -87,7 +87,7 @@ def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
     history: TableHistory,
     monkeypatch: pytest.MonkeyPatch,
     seen: tuple[OtherCompactor, ...],
-    commits_meanwhile: bool,
+    commits_too: bool,
     options: list[str],
     attempts: int,
 ) -> None:
@@ -95,7 +95,7 @@ def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
     snapshots = len(history.view().metadata.snapshots)
 
     def others(metadata: TableMetadata, _now: float) -> tuple[OtherCompactor, ...]:
-        later = commits_meanwhile and len(metadata.snapshots) > snapshots
+        later = commits_too and len(metadata.snapshots) > snapshots
         return (OtherCompactor("spark", 2, 9, NOW),) if later else seen
 
     monkeypatch.setattr(convert_module, "other_compactors", others)
@@ -103,8 +103,8 @@ def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
     monkeypatch.setattr(convert_module, "Converting", made)
     found = CliRunner().invoke(main, [*command_for(tmp_path), *options])
     assert made.made == attempts
-    assert (found.exit_code == 0) == (not commits_meanwhile)
-    assert ("spark rewrites this table too" in found.stderr) == commits_meanwhile
+    assert (found.exit_code == 0) == (not commits_too)
+    assert ("spark rewrites this table too" in found.stderr) == commits_too
 
 
 def test_each_attempt_asks_the_switch_of_the_table(

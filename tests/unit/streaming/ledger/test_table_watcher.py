@@ -259,7 +259,7 @@ def test_a_listing_that_somebody_wants_looks_at_new_tables_alone(watching: Watch
 class SlowListing:
     """The listing of each namespace lasts `seconds`. The namespaces e, db, d, cc and c are listed in this order.
 
-    `asked`: the namespace before which a look at a table was asked for, and the table.
+    `asked`: the namespace before which a look at a table was requested, and the table.
     """
 
     def __init__(self, watching: Watching, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
