@@ -222,7 +222,8 @@ class SparkLedgerMachine(LedgerMachine):
             read, written = _bytes_by_partition(files - now), _bytes_by_partition(now - files)
             again = [each for each in debt.due if written[each.key] >= KEPT * read[each.key]]
             assert not has_run or not again, f"{name}: due after our own commit: {again}"
-        raise AssertionError(f"{name}: still due after {MOST_RUNS} runs: {debt}")
+        debt = board.get(name)
+        assert debt is None or not debt.has_work, f"{name}: still due after {MOST_RUNS} runs: {debt}"
 
     def data_files_of(self, table: Table) -> Counter[LiveFile]:
         live = self.truths.of(table.metadata.current_snapshot_id).files
