@@ -70,7 +70,7 @@ def main(
     if mutations:
         sys.exit(try_mutations(console, order, match, output))
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ledger-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ledger-", ignore_cleanup_errors=True) as folder:
         played = play_in_processes(console, order, jobs, Path(folder))
     document = document_of(played, order, time.monotonic() - started)
     if output == "json":
