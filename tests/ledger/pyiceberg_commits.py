@@ -244,6 +244,10 @@ def change_schema(table: Table, what: str) -> None:
     """Add or drop a column, widen `k`, rename `day`, or drop `k` if no partition of today's spec needs it."""
     names = {field.field_id: field.name for field in table.schema().fields}
     sources = {field.source_id for field in table.spec().fields if str(field.transform) != "void"}
+    ids = {name: field_id for field_id, name in names.items()}
+    fields = (field for spec in table.specs().values() for field in spec.fields)
+    if any(ids.get(field.name, field.source_id) != field.source_id for field in fields):
+        return  # a table was replaced by one whose column has the name of a partition field: PyIceberg refuses
     with table.update_schema(allow_incompatible_changes=False) as update:
         if what == "note" and "note" in names.values():
             update.delete_column("note")
