@@ -1,7 +1,9 @@
 """Iceberg's own scan tasks of the planned input files, found by their partitions.
 
 Each file that Java lists costs three calls through Py4J. Of a table with millions of files only those in the wanted
-partitions are listed.
+partitions are listed. Java finds a delete by the path of the data file that it names, in any partition, but a filtered
+scan reads only the deletes of partitions that the filter keeps. Files with deletes of other partitions are therefore
+listed without a filter, and `overlooked_delete` compares what was listed with the plan.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from functools import partial, reduce
+from itertools import takewhile
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -19,7 +23,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 
 from compactor.errors import GiveUpError, ReplanError
+from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import TableView
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable, first_line
@@ -32,12 +38,12 @@ Filter = dict[str, Any]
 """An expression in Iceberg's JSON form (REST spec, Expression)."""
 
 
-def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collection[str]]) -> dict[str, Any]:
+def planned_scan_tasks(table: JavaTable, files: Collection[LiveFile]) -> dict[str, Any]:
     """Java's own scan tasks of data files at the planned snapshot, by path, deletes and row lineage included.
 
     Args:
         table: loaded for the run.
-        wanted: paths of the files of each partition.
+        files: planned at the table's snapshot.
 
     Raises:
         GiveUpError: Java's plan lacks a file of the inventory.
@@ -48,6 +54,10 @@ def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collectio
         raise ReplanError(
             f"snapshot {table.snapshot_id} of {view.name} expired during the run", reason=Reason.SNAPSHOT_EXPIRED
         )
+    wanted: defaultdict[PartitionKey, set[str]] = defaultdict(set)
+    for file in files:
+        if not has_stray(file):
+            wanted[file.entry.key].add(file.entry.path)
     found: dict[str, Any] = {}
     for keys in _parts(list(wanted)):
         some = partition_filter(view, table.snapshot_id, keys)
@@ -58,12 +68,35 @@ def planned_scan_tasks(table: JavaTable, wanted: Mapping[PartitionKey, Collectio
         except Py4JJavaError as error:  # the walk below lists all files; it fails too if the store does not answer
             LOG.info("%s: the scan of %d partitions failed: %s", view.name, len(keys), first_line(error))
             break
-    left = {path for paths in wanted.values() for path in paths} - found.keys()
+    left = {file.entry.path for file in files} - found.keys()
     found |= _listed(table, None, left)
     missing = left - found.keys()
     if missing:
         raise GiveUpError(f"Iceberg's scan of {view.name} does not list {min(missing)}", reason=Reason.PLANS_DIFFER)
     return found
+
+
+def has_stray(file: LiveFile) -> bool:
+    """Whether a delete that names the file is of another partition or spec, which the table format forbids."""
+    named = takewhile(lambda delete: delete.applies_to is not None, file.deletes)
+    return any(delete.key != file.entry.key for delete in named)
+
+
+def overlooked_delete(task: Any, file: LiveFile) -> str | None:
+    """The path of a planned position delete or vector that Java's scan task of the file lacks; None: there is none.
+
+    Java leaves out none of them that applies. It does leave out equality deletes, if their values are not within the
+    bounds of the file's. The scan finds these in any case: they are of the file's partition, or of a spec without
+    partitions, which no filter excludes.
+    """
+    wanted = {delete.path for delete in file.deletes if delete.content is Content.POSITION_DELETES}
+    if wanted:
+        deletes = task.deletes()
+        for index in reversed(range(deletes.size())):  # equality deletes come first
+            wanted.discard(str(deletes.get(index).location()))
+            if not wanted:
+                break
+    return min(wanted, default=None)
 
 
 def partition_filter(view: TableView, snapshot_id: int, keys: Iterable[PartitionKey]) -> Filter | None:

@@ -9,9 +9,19 @@ import pytest
 
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
+from compactor.spark import planned_tasks
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
-from tests.integration.table_kit import create, data_files, insert, java_table, unreferenced, upgrade
+from tests.integration.table_kit import (
+    append_rows,
+    create,
+    data_files,
+    engines,
+    insert,
+    java_table,
+    unreferenced,
+    upgrade,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -32,13 +42,16 @@ def delete_position(lake: Lake, table: str, path: str, position: int, partition:
     lake.sql(f"REFRESH TABLE lake.{table}")
 
 
-def add_vector(lake: Lake, table: str, path: str, position: int) -> None:
-    """A deletion vector for one row, without the deletes that the file had before."""
+def add_vector(lake: Lake, table: str, path: str, position: int, partition: str | None = None) -> None:
+    """A deletion vector for one row, without the deletes that the file had before, said to be of this partition."""
     writer = JavaWriter(lake, table)
     iceberg, loaded = writer.iceberg, writer.table
     outputs = iceberg.io.OutputFileFactory.builderFor(loaded, 1, 1).format(writer._format("puffin")).build()
     vectors = iceberg.deletes.BaseDVFileWriter(outputs, writer._lookup(writer.jvm.java.util.HashMap()))
-    vectors.delete(path, position, loaded.spec(), iceberg.PartitionData(loaded.spec().partitionType()))
+    place = iceberg.PartitionData(loaded.spec().partitionType())
+    if partition is not None:
+        place.set(0, partition)
+    vectors.delete(path, position, loaded.spec(), place)
     vectors.close()
     commit = loaded.newRowDelta()
     for file in vectors.result().deleteFiles():
@@ -64,6 +77,48 @@ def test_a_delete_of_another_partition_than_its_file_is_not_overlooked(lake: Lak
     assert lake.rows(table_name) == rows
     assert data_files(lake, table_name) == 2
     assert unreferenced(lake, table_name) == set()
+
+
+def with_a_stray_delete(lake: Lake, table: str, version: int) -> None:
+    """A table with a sort order. Two files of partition p0, one of p1, and a delete of the one that names the other."""
+    create(lake, table, by="PARTITIONED BY (a)")
+    lake.sql(f"ALTER TABLE lake.{table} WRITE ORDERED BY k")
+    insert(lake, table)
+    append_rows(lake, table, [(10, "p0", 10), (12, "p0", 12)])
+    path = next(path for path in lake.live_files(table) if "a=p0" in path)
+    if version == 3:
+        upgrade(lake, table)
+    delete = add_vector if version == 3 else delete_position
+    delete(lake, table, path, 1, "p1")
+    assert len(lake.rows(table)) == 11
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_spark_engine_applies_a_delete_of_another_partition_than_the_due_one(
+    lake: Lake, table_name: str, version: int
+) -> None:
+    """A scan that a filter restricts to the due partition does not list it."""
+    with_a_stray_delete(lake, table_name, version)
+    rows = lake.rows(table_name)
+    result = lake.compact(table_name, force=True)
+    assert engines(result) == {("spark", "sorted")}
+    assert [group.rewritten.rows_deleted for group in result.groups] == [1]
+    assert lake.rows(table_name) == rows
+    assert data_files(lake, table_name) == 2
+    assert lake.sql(f"SELECT file_path FROM lake.{table_name}.delete_files") == []
+
+
+def test_nothing_is_rewritten_where_icebergs_scan_overlooks_a_delete(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_stray_delete(lake, table_name, 2)
+    rows, head = lake.rows(table_name), head_of(lake, table_name)
+    monkeypatch.setattr(planned_tasks, "has_stray", lambda _file: False)
+    with pytest.raises(GiveUpError, match="would bring deleted rows back") as error:
+        lake.compact(table_name, force=True)
+    assert error.value.reason == "plans_differ"
+    assert head_of(lake, table_name) == head
+    assert lake.rows(table_name) == rows
 
 
 @pytest.mark.parametrize("engine", ["encode", "spark"])

@@ -171,6 +171,23 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "3",
+        "the spark engine overlooks a delete of another partition than the file it names",
+        "compactor/spark/planned_tasks.py",
+        "if not has_stray(file):",
+        "if True:",
+        "tests/integration/test_broken_rules.py::"
+        "test_the_spark_engine_applies_a_delete_of_another_partition_than_the_due_one[2]",
+    ),
+    Mutation(
+        "3",
+        "files are rewritten without a delete that Iceberg's scan overlooks",
+        "compactor/rewrite/tasks/runner.py",
+        "delete = overlooked_delete(scan_task, file)",
+        "delete = None",
+        "tests/integration/test_broken_rules.py::test_nothing_is_rewritten_where_icebergs_scan_overlooks_a_delete",
+    ),
+    Mutation(
+        "3",
         "a new position delete of the partition is not noticed",
         "compactor/planning/conflicts.py",
         "hit = in_partition.get(entry.key, [])",

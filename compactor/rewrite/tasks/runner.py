@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -33,7 +33,7 @@ from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
 from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, storage_of
 from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
-from compactor.spark.planned_tasks import planned_scan_tasks
+from compactor.spark.planned_tasks import overlooked_delete, planned_scan_tasks
 from compactor.storage.byte_store import RENEWING
 from compactor.storage.opening import byte_store_for
 
@@ -270,7 +270,7 @@ class OutputTaskRunner:
         try:
             planned_tasks = self._planned_tasks()
             for file in files:
-                scan_tasks.add(planned_tasks[file.entry.path])
+                scan_tasks.add(self._with_all_deletes(planned_tasks[file.entry.path], file))
             written = rewrite_with_spark(self._table, self._frozen_copy(), scan_tasks, scan_id, ordered=ordered)
         except Py4JJavaError as error:
             if store_is_silent(error):
@@ -294,6 +294,22 @@ class OutputTaskRunner:
             seconds=time.monotonic() - started,
             bytes_decoded=sum(file.size for file in files),
         )
+
+    def _with_all_deletes(self, scan_task: Any, file: LiveFile) -> Any:
+        """The scan task.
+
+        Raises:
+            GiveUpError: it lacks a planned delete.
+        """
+        delete = overlooked_delete(scan_task, file)
+        if delete is not None:
+            raise GiveUpError(
+                f"Iceberg's scan of {self._plan.table.name} does not apply the delete file {delete} to "
+                f"{file.entry.path}, although it applies: a rewrite would bring deleted rows back. The files stay as "
+                "they are; report this error",
+                reason=Reason.PLANS_DIFFER,
+            )
+        return scan_task
 
     def _check_for_spark(self, key: PartitionKey, files: Sequence[LiveFile]) -> None:
         """Check that Spark reads the files correctly: it writes the rows that it reads, right or wrong.
@@ -328,10 +344,8 @@ class OutputTaskRunner:
         with self._lock:
             if self._spark_tasks is None:
                 self._table.renew()
-                wanted: defaultdict[PartitionKey, list[str]] = defaultdict(list)
-                for planned in self._plan.groups:
-                    wanted[planned.file_group.key] += [file.entry.path for file in planned.file_group.files]
-                self._spark_tasks = planned_scan_tasks(self._table, wanted)
+                files = [file for planned in self._plan.groups for file in planned.file_group.files]
+                self._spark_tasks = planned_scan_tasks(self._table, files)
             return self._spark_tasks
 
 
