@@ -33,6 +33,10 @@ from compactor.spark.java_table import JavaTable, first_line
 LOG = logging.getLogger("firnline")
 PARTITIONS_PER_SCAN = 100
 """Each manifest entry is compared with all partitions of a scan, and each scan reads the manifests again."""
+MOST_SCANS = 10
+"""Where more would be needed, one walk lists all files. Measured for each file of the table: a walk takes 110 µs, a
+scan 3 to 10 µs, and the same 110 µs for a file that it finds.
+"""
 
 Filter = dict[str, Any]
 """An expression in Iceberg's JSON form (REST spec, Expression)."""
@@ -59,7 +63,8 @@ def planned_scan_tasks(table: JavaTable, files: Collection[LiveFile]) -> dict[st
         if not has_stray(file):
             wanted[file.entry.key].add(file.entry.path)
     found: dict[str, Any] = {}
-    for keys in _parts(list(wanted)):
+    parts = _parts(list(wanted))
+    for keys in parts if len(parts) <= MOST_SCANS else ():
         some = partition_filter(view, table.snapshot_id, keys)
         if some is None:  # then one walk finds the files of all partitions
             break
@@ -163,5 +168,5 @@ def _listed(table: JavaTable, kept: Filter | None, paths: Collection[str]) -> di
     return found
 
 
-def _parts(keys: list[PartitionKey]) -> Iterable[list[PartitionKey]]:
-    return (keys[start : start + PARTITIONS_PER_SCAN] for start in range(0, len(keys), PARTITIONS_PER_SCAN))
+def _parts(keys: list[PartitionKey]) -> list[list[PartitionKey]]:
+    return [keys[start : start + PARTITIONS_PER_SCAN] for start in range(0, len(keys), PARTITIONS_PER_SCAN)]
