@@ -141,7 +141,7 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
 
     A task that does not fit is cut to the files that fit. If it were left out whole, it would only grow from run to
     run. Some run has to begin with the first task: if its delete files leave no room for two of its files, it is cut to
-    the files that fit without the deletes, and if two do not fit either, only to the number of files of a run.
+    the files that `_of_the_first` gives it.
     """
     most = (limits.files_of_run, limits.bytes_of_run, limits.requests_of_run)
     left = [math.inf if each is None else each for each in most]
@@ -152,7 +152,7 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
         tasks: list[Task] = []
         for task in group.tasks:
             read = reads(task)
-            files = _fitting(read, left) or (0 if kept or tasks else _of_the_first(task, limits, left))
+            files = _fitting(read, left) or (0 if kept or tasks else _of_the_first(task, read, limits, left))
             if files:
                 tasks.append(task[:files])
                 left = [there - wanted for wanted, there in zip(_cost(read[files - 1]), left, strict=True)]
@@ -167,10 +167,17 @@ def _fitting(read: Sequence[tuple[int, int, int]], left: Sequence[float]) -> int
     return files if files > 1 or files == len(read) else 0
 
 
-def _of_the_first(task: Task, limits: GroupLimits, left: Sequence[float]) -> int:
-    """How many files of a run's first task are rewritten although two do not fit together with their delete files."""
-    sizes = enumerate(accumulate(file.size for file in task), 1)
-    fitting = _fitting([(files, 0, size) for files, size in sizes], left)
+def _of_the_first(task: Task, read: Sequence[tuple[int, int, int]], limits: GroupLimits, left: Sequence[float]) -> int:
+    """How many files of a run's first task are rewritten although two do not fit together with their delete files.
+
+    The run reads the delete files of the first two in any case. Beside these it may read what is left, or as much
+    again if that is more: else each run would read all deletes for few data files, and never be done with a table that
+    gets more. If two files do not fit even so, only the number of files of a run counts.
+    """
+    files, deletes, size = read[:2][-1]
+    size -= sum(file.size for file in task[:files])
+    needed = (0, size, requests_of(deletes, 0, size))
+    fitting = _fitting(read, [least + max(least, there) for least, there in zip(needed, left, strict=True)])
     return fitting or min(len(task), limits.files_of_run or len(task))
 
 

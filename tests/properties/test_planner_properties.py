@@ -14,7 +14,7 @@ from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import counts_of
 from compactor.debt.tiers import evenly
 from compactor.iceberg.tables import FileSizes
-from compactor.manifests.live_files import LiveFile, LiveFiles
+from compactor.manifests.live_files import LiveFile, LiveFiles, reads
 from compactor.partitions import PartitionKey
 from compactor.planning.delete_rules import few_deletes
 from compactor.planning.inventory import Inventory
@@ -167,29 +167,88 @@ def test_delete_files_that_a_task_reads_count_in_its_requests(most_requests: int
     assert [len(group.files) for group in plan.groups] == [taken]
 
 
-@pytest.mark.parametrize(
-    ("limits", "taken"),
-    [
-        (GroupLimits(NO_LIMIT, bytes_of_run=45), 4),
-        (GroupLimits(NO_LIMIT, requests_of_run=13), 5),
-        (GroupLimits(NO_LIMIT, requests_of_run=13, files_of_run=3), 3),
-        (GroupLimits(NO_LIMIT, bytes_of_run=15), 8),
-        (GroupLimits(NO_LIMIT, bytes_of_run=15, files_of_run=3), 3),
-    ],
-    ids=["bytes", "requests", "requests and files", "not even two files", "not even two files, and files"],
-)
-def test_where_delete_files_alone_exceed_a_limit_the_first_task_is_cut_to_the_data_files_that_fit(
-    limits: GroupLimits, taken: int
-) -> None:
-    """Eight files of 10 bytes and ten delete files of 10 bytes that apply to all; a second partition waits."""
-    deletes = tuple(delete_file(1, 900 + number, applies_to=None)._replace(size=10) for number in range(10))
-    found = tuple(data_file(number, 10)._replace(deletes=deletes) for number in range(8))
-    other = tuple(data_file(number, 1) for number in range(10, 13))
-    inventory = inventory_with(
-        {PartitionKey(0, f"[{number}]"): LiveFiles.of(each) for number, each in enumerate((found, other))}
+def with_shared_deletes(files: int, deletes: int, bytes_of_each: int = 10) -> tuple[LiveFile, ...]:
+    """Data files of 10 bytes, and delete files that apply to all of them."""
+    shared = tuple(
+        delete_file(1, 900 + number, applies_to=None)._replace(size=bytes_of_each) for number in range(deletes)
     )
-    plan = within_limits(make_plan(inventory, policy(PolicyValues(), force=True), limits), limits)
-    assert [len(group.files) for group in plan.groups] == [taken]
+    return tuple(data_file(number, 10)._replace(deletes=shared) for number in range(files))
+
+
+def groups_of_one_run(found: Sequence[LiveFile], limits: GroupLimits) -> list[tuple[LiveFile, ...]]:
+    """The files of each group that a run takes, of these and of a second partition with three."""
+    other = tuple(data_file(number, 1) for number in range(10_000, 10_003))
+    inventory = inventory_with(
+        {PartitionKey(0, f"[{number}]"): LiveFiles.of(each) for number, each in enumerate((tuple(found), other))}
+    )
+    plan = within_limits(make_plan(inventory, policy(PolicyValues(), NO_LIMIT, force=True), limits), limits)
+    return [group.files for group in plan.groups]
+
+
+@pytest.mark.parametrize(
+    ("deletes", "limits", "taken"),
+    [
+        (4, GroupLimits(NO_LIMIT, bytes_of_run=45), 4),
+        (4, GroupLimits(NO_LIMIT, requests_of_run=11), 4),
+        (4, GroupLimits(NO_LIMIT, requests_of_run=11, files_of_run=3), 3),
+        (5, GroupLimits(NO_LIMIT, bytes_of_run=35), 5),
+        (5, GroupLimits(NO_LIMIT, requests_of_run=10), 4),
+        (5, GroupLimits(NO_LIMIT, bytes_of_run=35, files_of_run=3), 3),
+        (1, GroupLimits(NO_LIMIT, bytes_of_run=15), 8),
+        (1, GroupLimits(NO_LIMIT, bytes_of_run=15, files_of_run=3), 3),
+    ],
+    ids=[
+        "as many bytes as are left",
+        "as many requests as are left",
+        "no more files than a run may take",
+        "as many bytes as the deletes have",
+        "as many requests as the deletes need",
+        "no more files than a run may take, although the deletes have more bytes",
+        "not even two files",
+        "not even two files, and no more files than a run may take",
+    ],
+)
+def test_where_delete_files_leave_no_room_the_first_task_is_cut(deletes: int, limits: GroupLimits, taken: int) -> None:
+    """It may read what is left beside the deletes, or as much as these if that is more."""
+    assert list(map(len, groups_of_one_run(with_shared_deletes(8, deletes), limits))) == [taken]
+
+
+def test_deletes_above_the_limit_are_not_read_again_for_every_few_files() -> None:
+    """A hundred data files with 1,000 bytes, and deletes with as many, of a table whose runs may read 20."""
+    waiting, read = with_shared_deletes(100, 10, bytes_of_each=100), 0
+    while waiting:
+        (taken,) = groups_of_one_run(waiting, GroupLimits(NO_LIMIT, bytes_of_run=20))
+        read += reads(taken)[-1][2]
+        waiting = waiting[len(taken) :]
+    assert read == 2000
+
+
+@given(
+    st.lists(small_sizes, min_size=2, max_size=12),
+    st.lists(st.integers(1, 2000), max_size=4),
+    st.lists(st.integers(0, 500), min_size=12, max_size=12),
+    st.integers(1, 4000),
+)
+def test_a_first_task_reads_at_most_what_is_left_or_as_much_as_its_deletes_beside_them(
+    sizes: list[int], shared: list[int], own: list[int], most_bytes: int
+) -> None:
+    """Delete files that apply to all data files, and one for each."""
+    of_all = tuple(
+        delete_file(1, 900 + number, applies_to=None)._replace(size=size) for number, size in enumerate(shared)
+    )
+    found = tuple(
+        data_file(number, size)._replace(
+            deletes=(*of_all, delete_file(1, 2000 + number, applies_to=f"file-{number:04d}")._replace(size=own[number]))
+        )
+        for number, size in enumerate(sizes)
+    )
+    taken, *_ = groups_of_one_run(found, GroupLimits(NO_LIMIT, bytes_of_run=most_bytes))
+    read = reads(found)
+    _, _, of_two = read[1]
+    deletes_of_two = of_two - sizes[0] - sizes[1]
+    most = most_bytes if of_two <= most_bytes else deletes_of_two + max(deletes_of_two, most_bytes)
+    fitting = sum(size <= most for _, _, size in read)
+    assert len(taken) == (fitting if fitting > 1 else len(found))
 
 
 def test_a_task_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
