@@ -165,10 +165,10 @@ def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence
 
 
 def _refused(
-    inventory: Inventory, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
+    inventory: Inventory, deletes: Iterable[FileEntry], files: Sequence[LiveFile], unsearchable: Mapping[str, str]
 ) -> dict[Identity, str]:
     """Equality deletes that stay, and why: they cannot be compared, or apply to a file whose columns cannot be read;
-    or a commit cannot name their file, or a data file to which they apply.
+    or a commit cannot name their file, or a data file to which they apply; or that file is listed twice.
     """
     found: dict[Identity, str] = {}
     schema = inventory.table.metadata.schema()
@@ -176,12 +176,22 @@ def _refused(
         why = not_compared(schema, delete.equality_ids) or _not_parquet(delete) or inventory.not_as_json(delete.key)
         if why is not None:
             found[delete.identity] = why
+    twice = inventory.rows.listed_twice([file.entry for file in files])
     for file in files:
         entry = file.entry
-        why = _not_parquet(entry) or inventory.not_as_json(entry.key) or unsearchable.get(entry.path)
+        why = (
+            _not_parquet(entry)
+            or inventory.not_as_json(entry.key)
+            or (_LISTED_TWICE.format(entry.path) if entry.path in twice else None)
+            or unsearchable.get(entry.path)
+        )
         if why is not None:
             found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
     return found
+
+
+_LISTED_TWICE: Final = "{} is listed twice: positions would delete the rows of both entries"
+"""After a writer's repeated commit, an equality delete applies to the older entry alone: the newer one's rows stay."""
 
 
 def _not_parquet(entry: FileEntry) -> str | None:
