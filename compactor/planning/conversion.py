@@ -208,14 +208,24 @@ def converted(
     return [delete for delete in conversion.deletes if delete.identity not in kept | gone]
 
 
-def overtaken_by(deletes: Sequence[FileEntry], changes: Iterable[FileEntry]) -> str | None:
-    """Why deletes must not be removed after these commits: a data file was added to which one of them applies.
+def overtaken_by(
+    deletes: Sequence[FileEntry], searched: Iterable[LiveFile], changes: Iterable[FileEntry]
+) -> str | None:
+    """Why deletes must not be removed after these commits, and positions not added for the files that were searched.
 
-    Only rewrites add files with an older sequence number than their commit's.
+    A data file was added to which one of the deletes applies: only rewrites add files with an older sequence number
+    than their commit's. Or a writer has repeated its commit: it added one of the deletes or of the data files once
+    more. The conversion would remove both entries of the delete, also the newer one, which applies to more data files;
+    positions would delete the rows of both entries of a data file.
     """
     newest = max((delete.data_sequence_number for delete in deletes), default=0)
+    removed, paths = {delete.identity for delete in deletes}, {file.entry.path for file in searched}
     for entry in changes:
-        if entry.content is Content.DATA and entry.status is Status.ADDED and entry.data_sequence_number < newest:
+        if entry.status is Status.DELETED:
+            continue
+        if entry.identity in removed or (entry.content is Content.DATA and entry.path in paths):
+            return f"{entry.path} was added once more"
+        if entry.content is Content.DATA and entry.data_sequence_number < newest:
             return f"{entry.path} was added, to which older deletes apply"
     return None
 

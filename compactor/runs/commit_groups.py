@@ -16,7 +16,7 @@ from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError, ReplanError
-from compactor.iceberg.manifest_entries import FileEntry, Status
+from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
@@ -230,11 +230,13 @@ def _dangling(
 ) -> tuple[FileEntry, ...]:
     """Delete files that apply to no data file after the commit.
 
-    Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
+    Files that an earlier commit of the run replaced do not count: it may have been rolled back since. Nor do delete
+    files that a writer has committed once more since the plan: the newer entry may apply to data files to which the
+    planned one does not, and a commit would remove both.
     """
     rewritten = {file.entry.path for group, _ in pairs for file in group.planned.file_group.files}
-    gone = {entry.identity for entry in entries if entry.status is Status.DELETED}
-    return (*dangling_deletes(plan.coverable_deletes, rewritten, gone), *changes.new_ones_of(rewritten))
+    changed = {entry.identity for entry in entries if entry.content is not Content.DATA}
+    return (*dangling_deletes(plan.coverable_deletes, rewritten, changed), *changes.new_ones_of(rewritten))
 
 
 def _new_deletes(head: Head, pairs: Sequence[Pair], location: str) -> NewDeletes:

@@ -70,6 +70,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "converted",
+        "a delete or data file that a writer has committed once more is no conflict",
+        "compactor/planning/conversion.py",
+        "if entry.identity in removed or",
+        "if False and",
+        f"{_PLANNED}::test_what_a_writer_commits_once_more_ends_the_conversion",
+    ),
+    Mutation(
+        "converted",
         "a bloom filter is believed that does not know the values of its column",
         "compactor/rewrite/deletes/key_search.py",
         "if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):",

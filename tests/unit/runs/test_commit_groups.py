@@ -1,4 +1,4 @@
-"""What a commit does with an equality delete that Iceberg would drop. Spark is not started."""
+"""What a commit does with delete files that Iceberg would drop, or that apply to nothing. Spark is not started."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ import pytest
 
 from compactor.commit.snapshots import CommitSummary
 from compactor.errors import ReplanError
+from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import FLINK_CONVERTER
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.conflicts import changes_since
+from compactor.planning.dangling_deletes import coverable_deletes
+from compactor.planning.inventory import take_inventory
 from compactor.runs import commit_groups as module
 from compactor.runs.commit_groups import CommitTools, commit_groups
 from compactor.runs.races import Head
 from tests.properties.table_history import TableHistory
 
 LOST = "file:///nowhere/delete.parquet"
+NOTHING: Any = None
+CACHE = ManifestCache(1 << 20)
+TOOLS = CommitTools(NOTHING, CACHE, lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None)
 
 
 def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -35,11 +42,7 @@ def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     monkeypatch.setattr(module, "commit_replacements", sent)
     monkeypatch.setattr(module, "commit_beside_others", at_once)
     monkeypatch.setattr(module, "copy_files", lambda *_: 1)
-    no_catalog: Any = None
-    tools = CommitTools(
-        no_catalog, ManifestCache(1 << 20), lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None
-    )
-    commit_groups(no_catalog, SimpleNamespace(table=history.view()), (), CommitSummary("run"), tools)  # type: ignore[arg-type]
+    commit_groups(NOTHING, SimpleNamespace(table=history.view()), (), CommitSummary("run"), TOOLS)  # type: ignore[arg-type]
     return copies
 
 
@@ -56,3 +59,26 @@ def test_no_delete_is_copied_where_flinks_converter_works(tmp_path: Path, monkey
     history.append_unreal("a", [10])
     with pytest.raises(ReplanError, match="Flink's converter has not converted"):
         commit(history, monkeypatch)
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """A commit would remove both entries, and the newer one applies to a data file that was added since."""
+    history, again = TableHistory(tmp_path, 2), "file:///nowhere/again.parquet"
+    history.append_unreal("a", [1], by_value=True, path=again)
+    history.append_unreal("a", [1] * others, by_value=True)
+    planned, removed = history.view(), list[FileEntry]()
+    coverable = coverable_deletes(take_inventory(planned, CACHE), ())
+    assert [each.dangles for each in coverable] == [True] * (1 + others)
+    history.append_unreal("a", [10])
+    history.append_unreal("a", [1], by_value=True, path=again)
+    assert planned.snapshot is not None
+    changes = changes_since(history.view(), planned, planned.snapshot.snapshot_id, CACHE)
+    monkeypatch.setattr(module, "commit_beside_others", lambda *given: given[-1](Head(history.view(), changes, 1))())
+    monkeypatch.setattr(module, "commit_replacements", lambda *given, **_: removed.extend(given[2]))
+    plan: Any = SimpleNamespace(table=planned, coverable_deletes=coverable)
+    done = commit_groups(NOTHING, plan, (), CommitSummary("run"), TOOLS)
+    assert done.delete_files_removed == len(removed) == others
+    assert again not in {each.path for each in removed}
