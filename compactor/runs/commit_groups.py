@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
-from compactor.errors import GiveUpError, ReplanError
+from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
@@ -131,14 +131,15 @@ class _GroupCommit:
         """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again.
 
         Raises:
-            ReplanError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
-                and adds an equality delete.
+            RetryError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
+                and adds an equality delete. Its next commit replaces the delete, and the rewrite follows that.
         """
         if flink_converts(table.history):
-            raise ReplanError(
+            raise RetryError(
                 f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
-                "committed during the rewrite and would have to be copied",
-                reason=Reason.CONFLICT,
+                "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits up to "
+                "ten minutes: let the converter commit more often, or rewrite right after its commit",
+                reason=Reason.FLINK_CONVERTER,
             )
         missing = sorted(set(files) - self._copies.keys())
         copies = {
