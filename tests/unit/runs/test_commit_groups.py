@@ -11,6 +11,7 @@ import pytest
 
 from compactor.commit.snapshots import CommitSummary
 from compactor.errors import RetryError
+from compactor.iceberg import other_compactors
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import FLINK_CONVERTER
 from compactor.manifests.cache import ManifestCache
@@ -53,8 +54,14 @@ def test_a_delete_that_iceberg_would_drop_is_copied(tmp_path: Path, monkeypatch:
     assert commit(history, monkeypatch) == {LOST: "file:///run/1-copy-0.parquet"}
 
 
-def test_no_delete_is_copied_where_flinks_converter_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would stop for good: a snapshot that removes data files must add no equality delete."""
+@pytest.mark.parametrize("looked_at", [64, 1])
+def test_no_delete_is_copied_where_flinks_converter_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    """It would stop for good: a snapshot that removes data files must add no equality delete. However many snapshots
+    of a day came after its own.
+    """
+    monkeypatch.setattr(other_compactors, "CONVERTER_LOOKED_AT", looked_at)
     history = TableHistory(tmp_path, 2)
     history.table.append(history.rows(["a"]), snapshot_properties={FLINK_CONVERTER: "7"})
     history.append_unreal("a", [10])
