@@ -165,10 +165,10 @@ def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence
 
 
 def _refused(
-    inventory: Inventory, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
+    inventory: Inventory, deletes: Iterable[FileEntry], files: Sequence[LiveFile], unsearchable: Mapping[str, str]
 ) -> dict[Identity, str]:
     """Equality deletes that stay, and why: they cannot be compared, or apply to a file whose columns cannot be read;
-    or a commit cannot name their file, or a data file to which they apply.
+    or a commit cannot name their file, or a data file to which they apply; or that file is listed twice.
     """
     found: dict[Identity, str] = {}
     schema = inventory.table.metadata.schema()
@@ -176,12 +176,22 @@ def _refused(
         why = not_compared(schema, delete.equality_ids) or _not_parquet(delete) or inventory.not_as_json(delete.key)
         if why is not None:
             found[delete.identity] = why
+    twice = inventory.rows.listed_twice([file.entry for file in files])
     for file in files:
         entry = file.entry
-        why = _not_parquet(entry) or inventory.not_as_json(entry.key) or unsearchable.get(entry.path)
+        why = (
+            _not_parquet(entry)
+            or inventory.not_as_json(entry.key)
+            or (_LISTED_TWICE.format(entry.path) if entry.path in twice else None)
+            or unsearchable.get(entry.path)
+        )
         if why is not None:
             found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
     return found
+
+
+_LISTED_TWICE: Final = "{} is listed twice: positions would delete the rows of both entries"
+"""After a writer's repeated commit, an equality delete applies to the older entry alone: the newer one's rows stay."""
 
 
 def _not_parquet(entry: FileEntry) -> str | None:
@@ -198,14 +208,24 @@ def converted(
     return [delete for delete in conversion.deletes if delete.identity not in kept | gone]
 
 
-def overtaken_by(deletes: Sequence[FileEntry], changes: Iterable[FileEntry]) -> str | None:
-    """Why deletes must not be removed after these commits: a data file was added to which one of them applies.
+def overtaken_by(
+    deletes: Sequence[FileEntry], searched: Iterable[LiveFile], changes: Iterable[FileEntry]
+) -> str | None:
+    """Why deletes must not be removed after these commits, and positions not added for the files that were searched.
 
-    Only rewrites add files with an older sequence number than their commit's.
+    A data file was added to which one of the deletes applies: only rewrites add files with an older sequence number
+    than their commit's. Or a writer has repeated its commit: it added one of the deletes or of the data files once
+    more. The conversion would remove both entries of the delete, also the newer one, which applies to more data files;
+    positions would delete the rows of both entries of a data file.
     """
     newest = max((delete.data_sequence_number for delete in deletes), default=0)
+    removed, paths = {delete.identity for delete in deletes}, {file.entry.path for file in searched}
     for entry in changes:
-        if entry.content is Content.DATA and entry.status is Status.ADDED and entry.data_sequence_number < newest:
+        if entry.status is Status.DELETED:
+            continue
+        if entry.identity in removed or (entry.content is Content.DATA and entry.path in paths):
+            return f"{entry.path} was added once more"
+        if entry.content is Content.DATA and entry.data_sequence_number < newest:
             return f"{entry.path} was added, to which older deletes apply"
     return None
 

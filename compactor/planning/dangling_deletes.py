@@ -110,10 +110,13 @@ def _covered_by(paths: AbstractSet[str], deletes: Iterable[CoverableDelete]) -> 
 
 
 def dangling_deletes(
-    coverable: Sequence[CoverableDelete], rewritten: AbstractSet[str], gone: AbstractSet[Identity]
+    coverable: Sequence[CoverableDelete], rewritten: AbstractSet[str], changed: AbstractSet[Identity]
 ) -> tuple[FileEntry, ...]:
-    """Pure: the delete files to remove in the commit that rewrites `rewritten`; `gone` were removed before."""
-    return tuple(delete.entry for delete in _covered_by(rewritten, coverable) if delete.entry.identity not in gone)
+    """Pure: the delete files to remove in the commit that rewrites `rewritten`.
+
+    `changed` were removed since the plan, or added once more; these stay.
+    """
+    return tuple(delete.entry for delete in _covered_by(rewritten, coverable) if delete.entry.identity not in changed)
 
 
 def worth_a_commit(coverable: Sequence[CoverableDelete], least: int) -> bool:

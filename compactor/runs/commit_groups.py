@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
-from compactor.errors import GiveUpError, ReplanError
-from compactor.iceberg.manifest_entries import FileEntry, Status
-from compactor.iceberg.other_compactors import flink_converts
+from compactor.errors import GiveUpError, ReplanError, RetryError
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.other_compactors import flink_converters, flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Charge, Spent, requests_of, uncharged
@@ -131,14 +131,15 @@ class _GroupCommit:
         """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again.
 
         Raises:
-            ReplanError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
-                and adds an equality delete.
+            RetryError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
+                and adds an equality delete. Its next commit replaces the delete, and the rewrite follows that.
         """
-        if flink_converts(table.history):
-            raise ReplanError(
+        if _has_flinks_converter(table):
+            raise RetryError(
                 f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
-                "committed during the rewrite and would have to be copied",
-                reason=Reason.CONFLICT,
+                "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits up to "
+                "ten minutes: let the converter commit more often, or rewrite right after its commit",
+                reason=Reason.FLINK_CONVERTER,
             )
         missing = sorted(set(files) - self._copies.keys())
         copies = {
@@ -172,6 +173,15 @@ class _GroupCommit:
                 *self._used,
             ),
         )
+
+
+def _has_flinks_converter(table: TableView) -> bool:
+    """Whether Flink's converter has made one of the newest snapshots, or one within the day before the newest.
+
+    It may commit less often than every 64th snapshot, and one copy of an equality delete stops it for good.
+    """
+    newest = table.snapshot.timestamp_ms / 1000 if table.snapshot else 0.0
+    return flink_converts(table.history) or bool(flink_converters(table.metadata, newest))
 
 
 def _check_unlisted(now: TableView, summary: CommitSummary) -> None:
@@ -230,11 +240,13 @@ def _dangling(
 ) -> tuple[FileEntry, ...]:
     """Delete files that apply to no data file after the commit.
 
-    Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
+    Files that an earlier commit of the run replaced do not count: it may have been rolled back since. Nor do delete
+    files that a writer has committed once more since the plan: the newer entry may apply to data files to which the
+    planned one does not, and a commit would remove both.
     """
     rewritten = {file.entry.path for group, _ in pairs for file in group.planned.file_group.files}
-    gone = {entry.identity for entry in entries if entry.status is Status.DELETED}
-    return (*dangling_deletes(plan.coverable_deletes, rewritten, gone), *changes.new_ones_of(rewritten))
+    changed = {entry.identity for entry in entries if entry.content is not Content.DATA}
+    return (*dangling_deletes(plan.coverable_deletes, rewritten, changed), *changes.new_ones_of(rewritten))
 
 
 def _new_deletes(head: Head, pairs: Sequence[Pair], location: str) -> NewDeletes:

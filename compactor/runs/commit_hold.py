@@ -32,6 +32,7 @@ SILENT: Final = frozenset(
         Reason.MANIFEST_UNREADABLE,
         Reason.LOCK_UNREADABLE,
         Reason.STATE_UNWRITABLE,
+        Reason.FLINK_CONVERTER,
     }
 )
 """Reasons of errors that pass by themselves, in most cases within minutes."""
@@ -51,7 +52,8 @@ class MissedError(RetryError):
 
 @dataclass
 class Silence:
-    """What a finished rewrite needs for its commit does not answer: catalog, store, lock or the state of the service.
+    """What a finished rewrite needs for its commit does not answer: catalog, store, lock or the state of the service;
+    or Flink's converter must commit first.
 
     It is asked again. Nothing of this commit can have landed: else the error is a CommitUnknownError. `began`: by a
     steady clock; None: all answer.

@@ -268,7 +268,7 @@ class Converting:
         removed = converted(conversion, found.refused, gone)
         if not removed:
             return lambda: _Committed(None, ())
-        conflict = overtaken_by(removed, head.changes)
+        conflict = overtaken_by(removed, conversion.files, head.changes)
         if conflict is not None:
             raise ReplanError(f"{now.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
         rows, replaced = _new_rows(now, conversion, found, head.changes)

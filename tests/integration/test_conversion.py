@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.commit import snapshots as snapshots_module
-from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import TableView
@@ -42,6 +42,7 @@ from tests.integration.table_kit import (
     create,
     delete_equal,
     insert,
+    java_table,
     planned,
     run,
     unreferenced,
@@ -321,6 +322,34 @@ def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
     meanwhile(monkeypatch, BEFORE, lambda: spark_rewrites(lake, table_name))
     convert(lake, table_name)
     assert rows(lake, table_name) == before
+
+
+def commit_again(lake: Lake, table: str) -> None:
+    """Commit a data file and its equality delete once more, as a writer that was restarted (apache/iceberg 16008)."""
+    loaded = java_table(lake, table)
+    task = loaded.newScan().planFiles().iterator().next()
+    loaded.newRowDelta().addRows(task.file()).addDeletes(task.deletes().get(0)).commit()
+
+
+@pytest.mark.parametrize(("version", "moment"), [(2, BEFORE), (3, AFTER), *slow((3, BEFORE), (2, AFTER), (3, AT_LAST))])
+def test_what_a_writer_commits_once_more_stays(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
+) -> None:
+    """The delete applies to the older entry of the data file alone; positions would delete the rows of both."""
+    create(lake, table_name, version, MERGE_ON_READ)
+    insert(lake, table_name, 2)
+    delete_equal(lake, table_name, "id", [5])
+    expected = sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 2 + list(range(10)))
+    with monkeypatch.context() as patched:
+        meanwhile(patched, moment, lambda: commit_again(lake, table_name))
+        with pytest.raises(ReplanError, match="was added once more"):
+            convert_beside_others(lake, table_name, "run-of-test")
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert [row[0] for row in rows(lake, table_name)] == expected
+    result = convert(lake, table_name, "another-run")
+    assert (result.deletes_removed, result.deletes_left, result.snapshot_after) == (0, 1, None)
+    assert "is listed twice" in result.why
+    assert [row[0] for row in rows(lake, table_name)] == expected
 
 
 @pytest.mark.usefixtures("patient")

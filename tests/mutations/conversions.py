@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _SEARCH: Final = "tests/unit/rewrite/test_key_search.py"
 _COMMAND: Final = "tests/unit/streaming/test_convert_command.py"
+_PLANNED: Final = "tests/unit/planning/test_conversion.py"
 _CONVERSION: Final = "tests/integration/test_conversion.py"
 
 MUTATIONS: Final = (
@@ -58,6 +59,22 @@ MUTATIONS: Final = (
         "why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)",
         "why = _not_parquet(delete)",
         f"{_CONVERSION}::test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted",
+    ),
+    Mutation(
+        "converted",
+        "deletes of a data file that is listed twice are converted",
+        "compactor/planning/conversion.py",
+        "if entry.path in twice else None",
+        "if False else None",
+        f"{_PLANNED}::test_deletes_that_apply_to_a_file_that_is_listed_twice_stay",
+    ),
+    Mutation(
+        "converted",
+        "a delete or data file that a writer has committed once more is no conflict",
+        "compactor/planning/conversion.py",
+        "if entry.identity in removed or",
+        "if False and",
+        f"{_PLANNED}::test_what_a_writer_commits_once_more_ends_the_conversion",
     ),
     Mutation(
         "converted",

@@ -322,9 +322,18 @@ MUTATIONS: Final = (
         "4",
         "a delete file that somebody else has removed is removed again",
         "compactor/planning/dangling_deletes.py",
-        " if delete.entry.identity not in gone",
+        " if delete.entry.identity not in changed",
         "",
         _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "a delete file leaves although a writer has committed it once more since the plan",
+        "compactor/runs/commit_groups.py",
+        "for entry in entries if entry.content is not Content.DATA}",
+        'for entry in entries if entry.status.name == "DELETED"}',
+        "tests/unit/runs/test_commit_groups.py"
+        "::test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_nothing[1]",
     ),
     Mutation(
         "4",
@@ -387,8 +396,8 @@ MUTATIONS: Final = (
         "4",
         "delete files that name only rewritten files stay if they are newer than the plan",
         "compactor/runs/commit_groups.py",
-        "rewritten, gone), *changes.new_ones_of(rewritten))",
-        "rewritten, gone),)",
+        "rewritten, changed), *changes.new_ones_of(rewritten))",
+        "rewritten, changed),)",
         f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[3-DELETE FROM lake.{{table}} WHERE id = 5-"
         "before the check-encode-file]",
     ),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.cache import ManifestCache
 from compactor.manifests.live_files import LiveFile
 from compactor.planning.budget import NO_GRANT, Grant, requests_of
-from compactor.planning.conversion import Conversion, searched_bytes, within_grant
+from compactor.planning.conversion import Conversion, overtaken_by, plan_conversion, searched_bytes, within_grant
+from compactor.planning.inventory import take_inventory
 from tests.properties.planning import data_file, delete_file
+from tests.properties.table_history import TableHistory
 
 
 def equality_delete(number: int) -> FileEntry:
@@ -66,3 +70,34 @@ def test_what_is_left_is_converted_by_later_runs() -> None:
     )
     second = within_grant(left, Grant(bytes=100))
     assert (second.searches, second.deletes) == ((SEARCHES[0], SEARCHES[3]), tuple(FEW))
+
+
+def test_deletes_that_apply_to_a_file_that_is_listed_twice_stay(tmp_path: Path) -> None:
+    """A writer has repeated its commit: positions would also delete the rows of the newer entry, which stay."""
+    history, again = TableHistory(tmp_path, 2), "file:///nowhere/again.parquet"
+    history.append_unreal("a", [10], path=again)
+    history.append_unreal("b", [10])
+    history.append_unreal("a", [1], by_value=True)
+    history.append_unreal("b", [1], by_value=True)
+    assert len(plan_conversion(take_inventory(history.view(), ManifestCache(1 << 24))).deletes) == 2
+    history.append_unreal("a", [10], path=again)
+    found = plan_conversion(take_inventory(history.view(), ManifestCache(1 << 24)))
+    assert [file.entry.key.values for file in found.files] == ['["b"]']
+    assert (len(found.deletes), found.refused) == (1, 1)
+    assert "again.parquet is listed twice" in found.why
+    assert [key.values for key in found.refused_in] == ['["a"]']
+
+
+def test_what_a_writer_commits_once_more_ends_the_conversion() -> None:
+    """A commit removes files by path: both entries of the delete, and of the data file the rows of both."""
+    (searched,), (delete,) = SEARCHES[3][:1], FEW
+    data = searched.entry
+    again = [delete._replace(data_sequence_number=9), data._replace(data_sequence_number=9)]
+    new = [equality_delete(99)._replace(data_sequence_number=9), data._replace(path="new", data_sequence_number=9)]
+    gone = [each._replace(status=Status.DELETED) for each in (data, delete)]
+    assert overtaken_by([delete], [searched], [*new, *gone]) is None
+    assert overtaken_by(MANY, SEARCHES[0], again) is None
+    for each in again:
+        assert overtaken_by([delete], [searched], [*gone, each]) == f"{each.path} was added once more"
+    younger = [delete._replace(data_sequence_number=10)]
+    assert overtaken_by(younger, [searched], new[1:]) == "new was added, to which older deletes apply"

@@ -1,4 +1,4 @@
-"""What a commit does with an equality delete that Iceberg would drop. Spark is not started."""
+"""What a commit does with delete files that Iceberg would drop, or that apply to nothing. Spark is not started."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from typing import Any
 import pytest
 
 from compactor.commit.snapshots import CommitSummary
-from compactor.errors import ReplanError
+from compactor.errors import RetryError
+from compactor.iceberg import other_compactors
+from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import FLINK_CONVERTER
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.conflicts import changes_since
+from compactor.planning.dangling_deletes import coverable_deletes
+from compactor.planning.inventory import take_inventory
 from compactor.runs import commit_groups as module
 from compactor.runs.commit_groups import CommitTools, commit_groups
+from compactor.runs.commit_hold import Silence
 from compactor.runs.races import Head
 from tests.properties.table_history import TableHistory
 
 LOST = "file:///nowhere/delete.parquet"
+NOTHING: Any = None
+CACHE = ManifestCache(1 << 20)
+TOOLS = CommitTools(NOTHING, CACHE, lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None)
 
 
 def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -35,11 +44,7 @@ def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     monkeypatch.setattr(module, "commit_replacements", sent)
     monkeypatch.setattr(module, "commit_beside_others", at_once)
     monkeypatch.setattr(module, "copy_files", lambda *_: 1)
-    no_catalog: Any = None
-    tools = CommitTools(
-        no_catalog, ManifestCache(1 << 20), lambda attempt: f"file:///run/{attempt}", lambda: None, lambda _: None
-    )
-    commit_groups(no_catalog, SimpleNamespace(table=history.view()), (), CommitSummary("run"), tools)  # type: ignore[arg-type]
+    commit_groups(NOTHING, SimpleNamespace(table=history.view()), (), CommitSummary("run"), TOOLS)  # type: ignore[arg-type]
     return copies
 
 
@@ -49,10 +54,40 @@ def test_a_delete_that_iceberg_would_drop_is_copied(tmp_path: Path, monkeypatch:
     assert commit(history, monkeypatch) == {LOST: "file:///run/1-copy-0.parquet"}
 
 
-def test_no_delete_is_copied_where_flinks_converter_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would stop for good: a snapshot that removes data files must add no equality delete."""
+@pytest.mark.parametrize("looked_at", [64, 1])
+def test_no_delete_is_copied_where_flinks_converter_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    """It would stop for good: a snapshot that removes data files must add no equality delete. However many snapshots
+    of a day came after its own.
+    """
+    monkeypatch.setattr(other_compactors, "CONVERTER_LOOKED_AT", looked_at)
     history = TableHistory(tmp_path, 2)
     history.table.append(history.rows(["a"]), snapshot_properties={FLINK_CONVERTER: "7"})
     history.append_unreal("a", [10])
-    with pytest.raises(ReplanError, match="Flink's converter has not converted"):
+    with pytest.raises(RetryError, match="Flink's converter has not converted") as error:
         commit(history, monkeypatch)
+    assert Silence().pause(error.value, 0.0), "the finished rewrite waits for that converter's next commit"
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """A commit would remove both entries, and the newer one applies to a data file that was added since."""
+    history, again = TableHistory(tmp_path, 2), "file:///nowhere/again.parquet"
+    history.append_unreal("a", [1], by_value=True, path=again)
+    history.append_unreal("a", [1] * others, by_value=True)
+    planned, removed = history.view(), list[FileEntry]()
+    coverable = coverable_deletes(take_inventory(planned, CACHE), ())
+    assert [each.dangles for each in coverable] == [True] * (1 + others)
+    history.append_unreal("a", [10])
+    history.append_unreal("a", [1], by_value=True, path=again)
+    assert planned.snapshot is not None
+    changes = changes_since(history.view(), planned, planned.snapshot.snapshot_id, CACHE)
+    monkeypatch.setattr(module, "commit_beside_others", lambda *given: given[-1](Head(history.view(), changes, 1))())
+    monkeypatch.setattr(module, "commit_replacements", lambda *given, **_: removed.extend(given[2]))
+    plan: Any = SimpleNamespace(table=planned, coverable_deletes=coverable)
+    done = commit_groups(NOTHING, plan, (), CommitSummary("run"), TOOLS)
+    assert done.delete_files_removed == len(removed) == others
+    assert again not in {each.path for each in removed}

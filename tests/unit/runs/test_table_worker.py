@@ -29,6 +29,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import COMMIT_CALLS, NO_GRANT, Charge, Grant, Spent
 from compactor.planning.conversion import Conversion
+from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
 from compactor.runs import table_planner, table_worker
@@ -272,6 +273,20 @@ def test_a_refused_search_in_an_idle_partition_is_repeated_although_its_files_ar
     Searching.outcome = staticmethod(done)
     working.work()
     assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (2, 1)
+
+
+def test_deletes_of_a_file_that_is_listed_twice_are_left_alone_until_they_change(tmp_path: Path) -> None:
+    """A restarted writer has repeated its commit; the service says so once, and does not try for ever."""
+    working = Working(tmp_path, done, min_input_files=50)
+    files = take_inventory(working.scene.history.view(), ManifestCache(1 << 20)).partitions.values()
+    again = next(file.entry.path for each in files for file in each)
+    working.scene.history.append_unreal("a", [10], path=again)
+    declined_at_first(working)
+    working.scene.now += AGAIN_SECONDS
+    declined_at_first(working)
+    (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "conversion_refused"]
+    assert f"{again} is listed twice" in skipped.partitions[0].why
+    assert (Searching.made, working.plans) == ([], [])
 
 
 def test_equality_deletes_are_converted_once_another_compactor_has_gone(
