@@ -77,21 +77,12 @@ class DueManifests:
 class _Failed:
     """A step that failed, and need not hold up the table's other work.
 
-    `give_up`: leaves its files alone for an hour, where the fault may be theirs.
+    `give_up`: leaves its files alone for an hour, where the fault may be theirs. Called once other work was committed,
+    which shows that catalog and store are well; before, another attempt may succeed.
     """
 
     error: FirnlineError
     give_up: Callable[[], None] = lambda: None
-
-    def settle(self, commits: int) -> None:
-        """At the end of the run. `commits`: of the other work; they show that catalog and store are well.
-
-        Raises:
-            FirnlineError: there was none, so another attempt may succeed.
-        """
-        if not commits:
-            raise self.error
-        self.give_up()
 
 
 @dataclass(frozen=True)
@@ -133,13 +124,15 @@ class RewriteWorker:
             self._moved(debt)
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
+                _give_up(failed, done=commits > 0)  # now: what follows may have to wait
         may_commit = grant.commits is None or commits < grant.commits
         if debt.due_manifests is not None and may_commit and not first:
             if stopping():
                 raise StoppedError(f"the manifests of {debt.table} are not merged now")
-            self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
-        for each in failed:
-            each.settle(commits)
+            merged = self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
+            _give_up(failed, done=merged)
+        if failed:
+            raise failed[0].error
         self._wait_for_searches(debt.table)
 
     def _manifests_go_first(self, debt: TableDebt, table: TableView, waited: float | None) -> bool:
@@ -313,6 +306,14 @@ class RewriteWorker:
     def _check_turn(self, name: TableName) -> None:
         """Make sure that a merge of manifests may still be committed. Raises as `Turns.check`."""
         self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)
+
+
+def _give_up(failed: list[_Failed], *, done: bool) -> None:
+    """Give up what failed, if other work was committed (`done`)."""
+    if done:
+        for each in failed:
+            each.give_up()
+        failed.clear()
 
 
 def _overtaken_files(result: RunResult) -> int:

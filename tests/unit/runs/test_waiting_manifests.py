@@ -22,7 +22,7 @@ from compactor.runs.results import RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import DueManifests
 from tests.properties.table_history import NAME
-from tests.unit.runs.test_table_worker import Working, refused
+from tests.unit.runs.test_table_worker import Outcome, Searching, Working, refused, silent
 
 INTERVAL, WAIT = 300.0, 3600.0
 DUE, NOT_DUE = ManifestCounts(100, 100, due_specs=(0,), why="many"), ManifestCounts(1, 1)
@@ -34,8 +34,10 @@ class Busy(Working):
     `log`: (kind of commit, seconds since the beginning); w: of the writer, f: a rewrite of files, m: of manifests.
     """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(folder, refused, convert_equality_deletes=None)
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome = refused, convert: int | None = None
+    ) -> None:
+        super().__init__(folder, outcome, convert_equality_deletes=convert)
         self.commits, self.manifests = 1, DUE
         self.error: FirnlineError | None = None
         self.failed: list[float] = []
@@ -142,6 +144,34 @@ def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, mo
     assert len(busy.of(RunFailed)) == len(busy.failed) == 1
     assert busy.kinds[-1] == "w"
     assert sum(busy.charged, Spent()).commits == 1
+
+
+@pytest.fixture
+def conversion_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Busy:
+    monkeypatch.setattr(table_worker, "Converting", Searching)
+    return Busy(tmp_path, monkeypatch, silent, convert=1)
+
+
+def test_a_conversion_without_an_answer_is_given_up_once_files_are_committed_although_manifests_must_wait(
+    conversion_without_an_answer: Busy,
+) -> None:
+    busy = conversion_without_an_answer
+    for _ in range(2):
+        busy.after_a_commit()
+    assert set(busy.kinds) == {"w", "f"}
+    assert Reason.REPLACES_IN_A_ROW in {later.reason for later in busy.later}, "manifests have waited"
+    assert len(Searching.made) == 1
+
+
+def test_a_merge_of_manifests_shows_too_that_the_store_is_well(
+    conversion_without_an_answer: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = conversion_without_an_answer
+    monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
+    for _ in range(2):
+        busy.after_a_commit()
+    assert busy.kinds == "wmw"
+    assert len(Searching.made) == 1
 
 
 def test_a_request_goes_before_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
