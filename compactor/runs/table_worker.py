@@ -148,24 +148,31 @@ class RewriteWorker:
         self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed]
     ) -> bool:
         """Merge manifests; whether that was committed. After a failure, which is published, files need not wait; if
-        another attempt may succeed, it is added to `failed`.
+        another attempt may succeed, it is added to `failed`. Nor need they if only manifests must wait, because another
+        `replace` came before the commit: then manifests go first again after the next commit of a writer.
 
         Raises:
-            StoppedError, LaterError: as of `_rewrite_manifests`.
+            StoppedError, LaterError: as of `_rewrite_manifests`; files may not be rewritten either.
             RetryError: it is unknown whether it was committed. If it was, files wait for the next commit of a writer.
         """
         if stopping():
             raise StoppedError(f"the manifests of {debt.table} are not merged now")
-        self.due_manifests.begin_again(debt.table)
         try:
-            return self._rewrite_manifests(debt, left, charge, last=False)
-        except (LaterError, StoppedError):
+            done = self._rewrite_manifests(debt, left, charge, last=False)
+        except StoppedError:
             raise
+        except LaterError as later:
+            if later.reason is not Reason.REPLACES_IN_A_ROW:
+                raise
+            return False
         except FirnlineError as error:
+            self.due_manifests.begin_again(debt.table)
             if error.reason is Reason.COMMIT_STATE_UNKNOWN:
                 raise
             failed.append(_Failed(error))
             return False
+        self.due_manifests.begin_again(debt.table)
+        return done
 
     def _moved(self, debt: TableDebt) -> None:
         """The run makes progress: a step has ended."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
 from compactor.events import ManifestsRewritten, RunFailed
 from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.plan_table import TablePlan
@@ -118,6 +118,7 @@ def failing_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Firnli
     busy.commit("w")
     busy.scene.look()
     busy.error = error
+    busy.later.clear()
     return busy
 
 
@@ -144,6 +145,27 @@ def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, mo
     assert len(busy.of(RunFailed)) == len(busy.failed) == 1
     assert busy.kinds[-1] == "w"
     assert sum(busy.charged, Spent()).commits == 1
+
+
+def test_files_go_on_where_another_replace_came_before_the_commit_of_a_merge_and_manifests_go_first_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = LaterError("waits for another writer", reason=Reason.REPLACES_IN_A_ROW, seconds=60.0)
+    busy = failing_merge(tmp_path, monkeypatch, waits)
+    busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert busy.kinds[-2:] == "wf"
+    assert (len(busy.failed), busy.of(RunFailed), busy.later) == (1, [], [])
+    busy.error = None
+    busy.after_a_commit()
+    assert busy.kinds[-2:] == "wm"
+
+
+@pytest.mark.parametrize("reason", [Reason.FLINK_LOCK, Reason.UNPUBLISHED])
+def test_files_wait_too_for_what_concerns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Reason) -> None:
+    busy = failing_merge(tmp_path, monkeypatch, LaterError("it is another's turn", reason=reason, seconds=60.0))
+    busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert busy.kinds[-1] == "w"
+    assert [later.reason for later in busy.later] == [reason]
 
 
 @pytest.fixture
