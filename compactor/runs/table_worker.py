@@ -127,10 +127,8 @@ class RewriteWorker:
                 _give_up(failed, done=commits > 0)  # now: what follows may have to wait
         may_commit = grant.commits is None or commits < grant.commits
         if debt.due_manifests is not None and may_commit and not first:
-            if stopping():
-                raise StoppedError(f"the manifests of {debt.table} are not merged now")
-            merged = self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
-            _give_up(failed, done=merged)
+            left = grant.less(sum(costs, Spent()))
+            self._merge_manifests_last(debt, stopping, left, charge, failed, last=commits > 0)
         if failed:
             raise failed[0].error
         self._wait_for_searches(debt.table)
@@ -173,6 +171,24 @@ class RewriteWorker:
             return False
         self.due_manifests.begin_again(debt.table)
         return done
+
+    def _merge_manifests_last(
+        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed], *, last: bool
+    ) -> None:
+        """Merge manifests after all else. They may have to wait for longer than what failed.
+
+        Raises:
+            FirnlineError: as of `_rewrite_manifests`.
+        """
+        if stopping():
+            raise StoppedError(f"the manifests of {debt.table} are not merged now")
+        try:
+            merged = self._rewrite_manifests(debt, left, charge, last=last)
+        except LaterError:
+            if not failed:
+                raise
+        else:
+            _give_up(failed, done=merged)
 
     def _moved(self, debt: TableDebt) -> None:
         """The run makes progress: a step has ended."""

@@ -12,7 +12,7 @@ import pytest
 
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
-from compactor.events import ManifestsRewritten, RunFailed
+from compactor.events import ManifestsRewritten, RunFailed, RunSkipped
 from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.replace_order import Tail
@@ -194,6 +194,18 @@ def test_a_merge_of_manifests_shows_too_that_the_store_is_well(
         busy.after_a_commit()
     assert busy.kinds == "wmw"
     assert len(Searching.made) == 1
+
+
+def test_a_conversion_without_an_answer_is_tried_again_before_it_is_the_turn_of_manifests(
+    conversion_without_an_answer: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = conversion_without_an_answer
+    monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
+    busy.scene.look()
+    busy.commit("f")
+    with pytest.raises(RetryError, match="503"):
+        busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert [event.reason for event in busy.of(RunSkipped)] == [Reason.REPLACES_IN_A_ROW]
 
 
 def test_a_request_goes_before_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
