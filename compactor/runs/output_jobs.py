@@ -74,7 +74,7 @@ class OutputJobs:
         whose executors were lost or that got no answer of the store is tried once more, alone. A failure of the
         catalog, the store or the machine ends the run. Groups without an answer or an executor are left with a
         RetryError: only the commit of the others shows that store and cluster are well. Once the store answers for no
-        group any more (`silence`), no other is begun; those that were not tried are left with a NotTriedError.
+        group any more (`silence`), no other is begun; what was not tried is left with a NotTriedError.
 
         Raises:
             StoppedError: `stopped` was set.

@@ -185,8 +185,8 @@ class Run:
         self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int], late: frozenset[int]
     ) -> Sequence[GroupResult]:
         """Rewrite these file groups, those of `late` last. Returns those whose rows add up. Those for which the store
-        did not answer, or executors were lost, wait for the end of the run: a commit shows that all is well. So do
-        those that were not tried because the store answered no more. The others are dropped.
+        did not answer, or executors were lost, wait for the end of the run: a commit shows that all is well. Groups
+        that were not tried, because the store answered no more, wait for the next run. The others are dropped.
 
         Raises:
             FirnlineError: by class the reaction.
