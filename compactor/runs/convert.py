@@ -177,6 +177,8 @@ class Converting:
                 if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
                     break
             tools.records.note_committed(run_id, written)
+            if landed is not None:
+                tools.unanswered.forget(table.name)
         # A lost race may have left files.
         records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
@@ -213,10 +215,12 @@ class Converting:
 
         Raises:
             GiveUpError: no search succeeded; the error of the first that failed.
-            RetryError: the store answered none.
+            RetryError: the store answered none; the next conversion begins with others.
             FirnlineError: by class the reaction.
         """
-        tools, searches, name = self._tools, self._conversion.searches, self._table.name
+        tools, name = self._tools, self._table.name
+        late = tools.unanswered.of(name)
+        searches = sorted(self._conversion.searches, key=lambda files: any(file.entry.path in late for file in files))
         moved = partial(tools.lifelines.moved, name)
         jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
         outcomes: list[Outcome] = []
@@ -227,10 +231,16 @@ class Converting:
         pairs = list(zip(searches, outcomes, strict=True))
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
-        self.refused = tuple(GivenUp(frozenset(file.entry.path for file in files), why) for files, why in refused)
-        unanswered = [outcome for outcome in outcomes if isinstance(outcome, RetryError)]
-        if unanswered and len(unanswered) == len(outcomes):
-            raise unanswered[0]
+        tried = [(files, outcome) for files, outcome in pairs if outcome is not None]
+        self.refused = tuple(
+            GivenUp(frozenset(file.entry.path for file in files), _why(outcome))
+            for files, outcome in tried
+            if not isinstance(outcome, FoundRows)
+        )
+        unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
+        if unanswered and len(unanswered) == len(tried):
+            tools.unanswered.note(name, [files[0].entry.path for files, _ in unanswered])
+            raise unanswered[0][1]
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
         if failed is not None and not found:
             raise failed
@@ -293,9 +303,11 @@ class Converting:
         return send
 
 
-def _why(outcome: Refusal | GiveUpError | RetryError) -> str:
+def _why(outcome: Refusal | GiveUpError | RetryError | None) -> str:
+    if outcome is None:
+        return "not searched: the store answered no search any more"
     if isinstance(outcome, RetryError):
-        return f"{outcome}; this happened twice, but the store answered other searches"
+        return f"{outcome}, but the store answered other searches"
     return outcome.sentence if isinstance(outcome, Refusal) else str(outcome)
 
 

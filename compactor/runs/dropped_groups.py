@@ -85,7 +85,7 @@ def reclassify_conflicts(
 
 def given_up_alone(drop: DroppedGroup) -> DroppedGroup:
     """A file group without an answer or an executor, once the commit of the others has shown that all is well."""
-    why = f"{drop.error}; this happened twice, but the other file groups were committed"
+    why = f"{drop.error}, but other file groups were committed"
     error = GiveUpError(why, reason=drop.error.reason)
     error.__cause__ = drop.error
     return DroppedGroup(drop.planned, error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
@@ -22,9 +22,10 @@ from compactor.spark.java_table import first_line, spark_has_ended, unforeseen
 
 LOG = logging.getLogger("firnline")
 Files = Sequence[LiveFile]
-Outcome = FoundRows | Refusal | GiveUpError | RetryError
+Outcome = FoundRows | Refusal | GiveUpError | RetryError | None
 """Of one search. A GiveUpError: it failed, and another attempt would fail too. A RetryError: it got no answer of the
-store twice; only what becomes of others shows whether the store is well.
+store; only what becomes of others shows whether the store is well. None: it was not tried, because the store answered
+no search any more.
 """
 
 
@@ -61,8 +62,7 @@ class KeySearches:
         with ThreadPoolExecutor(max(1, min(len(searches), MOST_THREADS)), "convert") as threads:
             try:
                 for files in searches:
-                    self._wait_for_slot()
-                    jobs.append(threads.submit(self._outcome, files))
+                    jobs.append(threads.submit(self._outcome, files) if self._has_slot(jobs) else _not_tried())
                     while jobs and jobs[0].done():
                         yield jobs.popleft().result()
                 while jobs:
@@ -75,9 +75,18 @@ class KeySearches:
             finally:
                 self._over.set()
 
-    def _wait_for_slot(self) -> None:
-        if not self.slots.acquire(self.table, self._waits):
-            raise self._stopped_error
+    def _has_slot(self, jobs: Iterable[Future[Outcome]]) -> bool:
+        """Wait for a slot. False: the store answers no search any more, none of those under way (`jobs`) either."""
+        while True:
+            if self._silence.is_of_all:
+                wait(jobs)
+                if self._silence.is_of_all:
+                    return False
+            if not self.slots.acquire(self.table, self._waits):
+                raise self._stopped_error
+            if not self._silence.is_of_all:
+                return True
+            self.slots.release(self.table)
 
     def _outcome(self, files: Files) -> Outcome:
         """Search, and give the slot back."""
@@ -90,8 +99,9 @@ class KeySearches:
             self.slots.release(self.table)
 
     def _tried_twice(self, files: Files) -> Outcome:
+        done_before = self._silence.done
         outcome = self._tried(files)
-        if isinstance(outcome, Exception) and self._is_worth_another_attempt(files, outcome):
+        if isinstance(outcome, Exception) and self._is_worth_another_attempt(files, outcome, done_before):
             LOG.info("%s: a search for deleted rows is tried again: %s", self.table, outcome)
             outcome = self._tried(files)
         if isinstance(outcome, Exception):
@@ -112,16 +122,16 @@ class KeySearches:
                 raise unforeseen(f"searching deleted rows of {self.table}", error) from error
             return error
 
-    def _is_worth_another_attempt(self, files: Files, error: Exception) -> bool:
-        """Whether another attempt may help: the worker was killed, memory was short, or the store did not answer.
+    def _is_worth_another_attempt(self, files: Files, error: Exception, done_before: int) -> bool:
+        """Whether another attempt may help: the worker was killed, memory was short, or the store did not answer. Once
+        it answers no search any more, none would.
 
-        Raises:
-            RetryError: the store answers no search any more.
+        `done_before`: how many searches were done before this one began.
         """
         if is_no_answer(error):
-            self._silence.note(files[0].entry.path)
+            self._silence.note(files[0].entry.path, done_before)
             if self._silence.is_of_all:
-                raise error
+                return False
         return error.reason in TRIED_AGAIN if isinstance(error, FirnlineError) else True
 
     def _end(self, error: BaseException) -> BaseException:
@@ -159,3 +169,9 @@ class KeySearches:
         failure = GiveUpError(f"searching deleted rows of {self.table} failed: {cause}{remedy}", reason=reason)
         failure.__cause__ = error
         return failure
+
+
+def _not_tried() -> Future[Outcome]:
+    job: Future[Outcome] = Future()
+    job.set_result(None)
+    return job

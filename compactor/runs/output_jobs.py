@@ -20,7 +20,7 @@ from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
 from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
-from compactor.runs.results import DroppedGroup, GroupResult, checked_result
+from compactor.runs.results import DroppedGroup, GroupResult, NotTriedError, checked_result
 from compactor.runs.silence import Silence
 from compactor.runs.slots import SlotPool
 
@@ -44,6 +44,7 @@ class OutputJobs:
         read: Called with the input files (data and delete files), outputs and input bytes of tasks that a Spark job has
             read, or may have read before it failed.
         silence: Of the store, as far as the run has seen it.
+        late: Numbers of file groups that come last: the store has not answered for them before.
     """
 
     runner: OutputTaskRunner
@@ -57,11 +58,13 @@ class OutputJobs:
     moved: Callable[[], object]
     read: Callable[[int, int, int], object]
     silence: Silence = field(default_factory=Silence)
+    late: frozenset[int] = frozenset()
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
     _tried: set[TaskId] = field(default_factory=set)
+    _unanswered: dict[int, Exception] = field(default_factory=dict)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
@@ -70,7 +73,8 @@ class OutputJobs:
         An output task that fails by itself costs its file group. One whose credential ended, whose memory was short,
         whose executors were lost or that got no answer of the store is tried once more, alone. A failure of the
         catalog, the store or the machine ends the run. Groups without an answer or an executor are left with a
-        RetryError: only the commit of the others shows that store and cluster are well.
+        RetryError: only the commit of the others shows that store and cluster are well. Once the store answers for no
+        group any more (`silence`), no other is begun; what was not tried is left with a NotTriedError.
 
         Raises:
             StoppedError: `stopped` was set.
@@ -98,7 +102,8 @@ class OutputJobs:
 
     def _run_all(self, tasks: Sequence[TaskId]) -> None:
         by_spark = frozenset(task for task in tasks if self.plan.groups[task.group].engine.kind is Engine.SPARK)
-        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, by_spark)
+        late = frozenset(task for task in tasks if task.group in self.late)
+        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, by_spark, late)
         self.runner.expect(self._queue.tasks)
         jobs: set[Future[None]] = set()
         with ThreadPoolExecutor(min(len(tasks), MOST_THREADS), thread_name_prefix="rewrite") as threads:
@@ -115,31 +120,68 @@ class OutputJobs:
             raise self._error
         if by_request:
             raise StoppedError(f"run {self.run_id} was stopped before its commit")
+        self._leave(tasks)
 
     def _start_jobs(self, threads: ThreadPoolExecutor, jobs: set[Future[None]]) -> None:
+        """Start a job as soon as a slot is free, until all is written, or the store answers no job any more."""
         bundle: Sequence[TaskId] = ()
         while (self._queue or jobs or bundle) and not self._is_over():
-            if not bundle and self._queue:
-                with self._lock:
-                    bundle = self._queue.bundle(self.slots.share)
-                self.runner.prepare(bundle)  # while the slots are busy
-            if not bundle:
+            if self.silence.is_of_all:  # a job that is under way and succeeds ends it
+                if not jobs:
+                    return
                 wait(jobs, LOOK_SECONDS, FIRST_COMPLETED)
-            elif self.slots.acquire(self._name, self._waits):
-                jobs.add(threads.submit(self._run_job, bundle))
-                bundle = ()
-            elif not self._is_over():
-                raise StoppedError(f"run {self.run_id} was given up, because it made no progress for too long")
+            else:
+                bundle = bundle or self._next_bundle()
+                if not bundle:
+                    wait(jobs, LOOK_SECONDS, FIRST_COMPLETED)
+                elif self._has_slot():
+                    jobs.add(threads.submit(self._run_job, bundle))
+                    bundle = ()
             jobs.difference_update([job for job in jobs if job.done()])
+
+    def _next_bundle(self) -> Sequence[TaskId]:
+        if not self._queue:
+            return ()
+        with self._lock:
+            bundle = self._queue.bundle(self.slots.share)
+        self.runner.prepare(bundle)  # while the slots are busy
+        return bundle
+
+    def _has_slot(self) -> bool:
+        """Wait for a slot; whether a job is to be started in it.
+
+        Raises:
+            StoppedError: the run was given up.
+        """
+        if not self.slots.acquire(self._name, self._waits):
+            if not self._is_over():
+                raise StoppedError(f"run {self.run_id} was given up, because it made no progress for too long")
+            return False
+        if self.silence.is_of_all:  # since the wait began
+            self.slots.release(self._name)
+            return False
+        return True
+
+    def _leave(self, tasks: Sequence[TaskId]) -> None:
+        """Drop the file groups that were not written before the store answered no more."""
+        for task in tasks:
+            if task not in self._written and task.group not in self._failed:
+                error = self._unanswered.get(task.group)
+                self._failed[task.group] = (
+                    NotTriedError() if error is None else failure_of_group(self.plan, task, error)
+                )
 
     def _run_job(self, bundle: Sequence[TaskId]) -> None:
         """Write a bundle and give its slot back as soon as Spark is done with it."""
+        done_before = self.silence.done
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
                 tasks = self._written_by_spark(bundle, slot)
                 errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
                 for task, error in errors:  # once all is kept that was written
+                    if is_no_answer(error):
+                        self.silence.note(task.group, done_before)  # its tasks are alike: their files are in one place
                     self._judge(task, error)
             except BaseException as error:  # noqa: BLE001 - raised by the run's own thread
                 if not self.stopped.is_set():
@@ -190,8 +232,6 @@ class OutputJobs:
         try:
             written = self.runner.rewrite(task)
         except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
-            if is_no_answer(error) and task not in self._tried:
-                self.silence.note(task.group)  # its tasks are alike: their files are in one place
             return error
         self.silence.end()
         self._written[task] = written
@@ -207,8 +247,7 @@ class OutputJobs:
         """
         if task.group in self._failed:
             return
-        is_silence = is_no_answer(error) and self.silence.is_of_all
-        if self.stopped.is_set() or (is_silence and task not in self._tried):
+        if self.stopped.is_set():
             raise error
         if self._is_worth_another_attempt(task, error):
             return
@@ -217,13 +256,21 @@ class OutputJobs:
         self._fail(task, error)
 
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
-        """Whether the task waits for a slot again: it may succeed alone, or with a new credential."""
+        """Whether the task waits for a slot again: it may succeed alone, or with a new credential.
+
+        One without an answer comes after all others: they show whether the store answers.
+        """
         passing = isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN
         if not passing or task in self._tried:
             return False
         LOG.info("%s: an output task is tried again: %s", self._name, error)
         self._tried.add(task)
-        self._put_back([task])
+        if is_no_answer(error):
+            self._unanswered[task.group] = error
+            with self._lock:
+                self._queue.put_last(task)
+        else:
+            self._put_back([task])
         return True
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:

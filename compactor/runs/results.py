@@ -58,6 +58,20 @@ def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGrou
     return left_out(planned, table, why, ReplanError, Reason.CONFLICT)
 
 
+class NotTriedError(ReplanError):
+    """Reaction: **re-plan**: the file group was not tried, because the store answered for no other any more."""
+
+    reason = Reason.UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("the store answered for no file group any more; the next run tries the others")
+
+
+def not_tried(planned: PlannedGroup) -> DroppedGroup:
+    """A file group that waits for the next run."""
+    return DroppedGroup(planned, NotTriedError())
+
+
 class NoGroupLeftError(GiveUpError):
     """Reaction: **give up**, as for each file group in `dropped`: none of the run's file groups can be rewritten."""
 

@@ -6,6 +6,7 @@ after the commit was sent deletes no output whose fate is unknown. A long run co
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,8 +24,9 @@ from compactor.events import (
 )
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
-from compactor.planning.plan_table import TablePlan
+from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.planner import batches
+from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
@@ -32,12 +34,21 @@ from compactor.runs.commit_hold import MissedError
 from compactor.runs.dropped_groups import given_up_alone, reclassify_conflicts, without_strays
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
-from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
+from compactor.runs.results import (
+    DroppedGroup,
+    GroupResult,
+    NoGroupLeftError,
+    NotTriedError,
+    RunResult,
+    as_planned,
+    not_tried,
+)
 from compactor.runs.run_tools import RunTools
 from compactor.runs.silence import Silence
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable
 
+LOG = logging.getLogger("firnline")
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
@@ -70,6 +81,7 @@ class Run:
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._unanswered: list[DroppedGroup] = []
+        self._untried: list[DroppedGroup] = []
         self._silence = Silence()
         self._lost_a_race = False
         self._sends = count(1)
@@ -103,6 +115,7 @@ class Run:
         self._drop(strays)
         if strays and not self._plan.groups:
             raise NoGroupLeftError(strays)
+        late = self._late_groups_last()
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
         runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
         supervisor = RunSupervisor(
@@ -115,14 +128,48 @@ class Run:
             parts = self._parts()
             with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
-                    finished = self._rewrite(runner, watch, groups) if groups else ()
+                    if self._silence.is_of_all:
+                        self._untried += [not_tried(self._plan.groups[each]) for each in groups]
+                        continue
+                    finished = self._rewrite(runner, watch, groups, late) if groups else ()
                     if finished or not groups:
                         self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
-            self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
-            if self._dropped and self.commits == 0:
-                raise _nothing_committed(self._dropped)
+            self._settle_unanswered()
         self._clean_up(record, written_twice=runner.repeated)
         return self.result
+
+    def _late_groups_last(self) -> frozenset[int]:
+        """Put the file groups last for which the store has not answered before; returns their numbers."""
+        files = self._tools.unanswered.of(self._plan.table.name)
+        if not files:
+            return frozenset()
+        others, late = list[PlannedGroup](), list[PlannedGroup]()
+        for planned in self._plan.groups:
+            paths = (file.entry.path for file in planned.file_group.files)
+            (others if files.isdisjoint(paths) else late).append(planned)
+        self._plan = replace(self._plan, groups=(*others, *late))
+        return frozenset(range(len(others), len(others) + len(late)))
+
+    def _settle_unanswered(self) -> None:
+        """At the end of the run: a commit shows that the store is well, so groups without an answer are given up.
+
+        Raises:
+            RetryError: nothing was committed, and the store answered no more.
+            FirnlineError: nothing was committed; by class the reaction.
+        """
+        name = self._plan.table.name
+        silent = [drop for drop in self._unanswered if drop.error.reason is Reason.UNAVAILABLE]
+        if silent and self._silence.is_of_all and not self.commits:
+            self._tools.unanswered.note(name, [next(drop.paths) for drop in silent])
+            raise silent[0].error
+        self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
+        if self._untried:
+            LOG.warning(
+                "%s: %d file groups wait for the next run: %s", name, len(self._untried), self._untried[0].error
+            )
+        self._dropped += self._untried
+        if self._dropped and self.commits == 0:
+            raise _nothing_committed(self._dropped)
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -134,12 +181,14 @@ class Run:
             made = batches(groups, settings.groups, settings.bytes, most)
         return list(made) or [()]
 
-    def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> Sequence[GroupResult]:
-        """Rewrite these file groups. Returns those whose rows add up. Those for which the store did not answer, or
-        executors were lost, wait for the end of the run: a commit shows that all is well. The others are dropped.
+    def _rewrite(
+        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int], late: frozenset[int]
+    ) -> Sequence[GroupResult]:
+        """Rewrite these file groups, those of `late` last. Returns those whose rows add up. Those for which the store
+        did not answer, or executors were lost, wait for the end of the run: a commit shows that all is well. Groups
+        that were not tried, because the store answered no more, wait for the next run. The others are dropped.
 
         Raises:
-            RetryError: the store does not answer any more.
             FirnlineError: by class the reaction.
         """
         self.stage = "rewrite"
@@ -156,6 +205,7 @@ class Run:
             moved=self._moved,
             read=self._charge_files,
             silence=self._silence,
+            late=late,
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
@@ -163,7 +213,8 @@ class Run:
         if failed:
             dropped = reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache)
             self._unanswered += [drop for drop in dropped if isinstance(drop.error, RetryError)]
-            self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError)])
+            self._untried += [drop for drop in dropped if isinstance(drop.error, NotTriedError)]
+            self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError | NotTriedError)])
         self._rewrite_seconds += self._tools.ticks() - started
         return finished
 
@@ -188,6 +239,8 @@ class Run:
         if committed.landed is None:
             return
         self.commits += 1
+        self._silence.end()
+        self._tools.unanswered.forget(self._plan.table.name)
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed

@@ -33,6 +33,7 @@ from compactor.runs.commit_hold import MISSES, CommitHold, MissedError, Silence
 from compactor.runs.dropped_groups import has_expired
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rollback_watch import RollbackWatch
+from compactor.runs.silence import Unanswered
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunWatch, Switches
 from compactor.runs.turns import locked, unpublished_first, writer_first
@@ -58,6 +59,7 @@ class RunTools:
         lifelines: When each run last made progress.
         locks: Locks of other maintenance, looked at before each commit.
         most_replaces: How many `replace` snapshots may follow one another on a table (`policy.consecutive_replaces`).
+        unanswered: Files that the next run of a table comes to last.
     """
 
     session: SparkSession
@@ -76,6 +78,7 @@ class RunTools:
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
     most_replaces: Callable[[TableView], int | None] = lambda _table: None
+    unanswered: Unanswered = field(default_factory=Unanswered)
 
     def in_time(
         self,

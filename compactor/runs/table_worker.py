@@ -77,21 +77,12 @@ class DueManifests:
 class _Failed:
     """A step that failed, and need not hold up the table's other work.
 
-    `give_up`: leaves its files alone for an hour, where the fault may be theirs.
+    `give_up`: leaves its files alone for an hour, where the fault may be theirs. Called once other work was committed,
+    which shows that catalog and store are well; before, another attempt may succeed.
     """
 
     error: FirnlineError
     give_up: Callable[[], None] = lambda: None
-
-    def settle(self, commits: int) -> None:
-        """At the end of the run. `commits`: of the other work; they show that catalog and store are well.
-
-        Raises:
-            FirnlineError: there was none, so another attempt may succeed.
-        """
-        if not commits:
-            raise self.error
-        self.give_up()
 
 
 @dataclass(frozen=True)
@@ -133,13 +124,13 @@ class RewriteWorker:
             self._moved(debt)
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
+                _give_up(failed, done=commits > 0)  # now: what follows may have to wait
         may_commit = grant.commits is None or commits < grant.commits
         if debt.due_manifests is not None and may_commit and not first:
-            if stopping():
-                raise StoppedError(f"the manifests of {debt.table} are not merged now")
-            self._rewrite_manifests(debt, grant.less(sum(costs, Spent())), charge, last=commits > 0)
-        for each in failed:
-            each.settle(commits)
+            left = grant.less(sum(costs, Spent()))
+            self._merge_manifests_last(debt, stopping, left, charge, failed, last=commits > 0)
+        if failed:
+            raise failed[0].error
         self._wait_for_searches(debt.table)
 
     def _manifests_go_first(self, debt: TableDebt, table: TableView, waited: float | None) -> bool:
@@ -155,24 +146,49 @@ class RewriteWorker:
         self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed]
     ) -> bool:
         """Merge manifests; whether that was committed. After a failure, which is published, files need not wait; if
-        another attempt may succeed, it is added to `failed`.
+        another attempt may succeed, it is added to `failed`. Nor need they if only manifests must wait, because another
+        `replace` came before the commit: then manifests go first again after the next commit of a writer.
 
         Raises:
-            StoppedError, LaterError: as of `_rewrite_manifests`.
+            StoppedError, LaterError: as of `_rewrite_manifests`; files may not be rewritten either.
             RetryError: it is unknown whether it was committed. If it was, files wait for the next commit of a writer.
         """
         if stopping():
             raise StoppedError(f"the manifests of {debt.table} are not merged now")
-        self.due_manifests.begin_again(debt.table)
         try:
-            return self._rewrite_manifests(debt, left, charge, last=False)
-        except (LaterError, StoppedError):
+            done = self._rewrite_manifests(debt, left, charge, last=False)
+        except StoppedError:
             raise
+        except LaterError as later:
+            if later.reason is not Reason.REPLACES_IN_A_ROW:
+                raise
+            return False
         except FirnlineError as error:
+            self.due_manifests.begin_again(debt.table)
             if error.reason is Reason.COMMIT_STATE_UNKNOWN:
                 raise
             failed.append(_Failed(error))
             return False
+        self.due_manifests.begin_again(debt.table)
+        return done
+
+    def _merge_manifests_last(
+        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed], *, last: bool
+    ) -> None:
+        """Merge manifests after all else. They may have to wait for longer than what failed.
+
+        Raises:
+            FirnlineError: as of `_rewrite_manifests`.
+        """
+        if stopping():
+            raise StoppedError(f"the manifests of {debt.table} are not merged now")
+        try:
+            merged = self._rewrite_manifests(debt, left, charge, last=last)
+        except LaterError:
+            if not failed:
+                raise
+        else:
+            _give_up(failed, done=merged)
 
     def _moved(self, debt: TableDebt) -> None:
         """The run makes progress: a step has ended."""
@@ -313,6 +329,14 @@ class RewriteWorker:
     def _check_turn(self, name: TableName) -> None:
         """Make sure that a merge of manifests may still be committed. Raises as `Turns.check`."""
         self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)
+
+
+def _give_up(failed: list[_Failed], *, done: bool) -> None:
+    """Give up what failed, if other work was committed (`done`)."""
+    if done:
+        for each in failed:
+            each.give_up()
+        failed.clear()
 
 
 def _overtaken_files(result: RunResult) -> int:

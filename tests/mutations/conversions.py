@@ -9,6 +9,7 @@ from tests.mutations.mutation import Mutation
 _SEARCH: Final = "tests/unit/rewrite/test_key_search.py"
 _COMMAND: Final = "tests/unit/streaming/test_convert_command.py"
 _PLANNED: Final = "tests/unit/planning/test_conversion.py"
+_SEARCHES: Final = "tests/unit/runs/test_key_searches.py"
 _CONVERSION: Final = "tests/integration/test_conversion.py"
 
 MUTATIONS: Final = (
@@ -27,6 +28,14 @@ MUTATIONS: Final = (
         "rows[path] |= BitMap64.deserialize(found.by_position[path])",
         "rows[path] |= BitMap64()",
         f"{_CONVERSION}::test_equality_deletes_become_positions[3-]",
+    ),
+    Mutation(
+        "converted",
+        "deletes that apply to files of a search that was not tried are removed",
+        "compactor/runs/convert.py",
+        "in pairs if not isinstance(outcome, FoundRows)]",
+        "in pairs if not isinstance(outcome, FoundRows | None)]",
+        f"{_SEARCHES}::test_what_was_found_before_the_store_answered_no_more_is_kept_and_only_what_was_tried_is_refused",
     ),
     Mutation(
         "converted",

@@ -29,7 +29,7 @@ LEAST_BYTES = 64 * MIB
 LINE_SECONDS = 60.0
 """For so long, all that fit may begin before an encode that came earlier and waits. Then half of what it wants will do,
 and only those may begin that leave it so much once all that came before it have ended: a large encode would wait for
-ever while small ones of other tables come and go."""
+ever while small ones of other tables come and go. Where the host has less, three quarters of that will do."""
 LONGEST_SECONDS = 600.0
 """After such a wait an encode takes what there is. Its run is stopped as one that hangs after three times as long."""
 LOCK = ".lock"
@@ -74,16 +74,22 @@ def granted(
     some = max(min(wanted, LEAST_BYTES), min(wanted, room))
     if waited >= LONGEST_SECONDS:
         return some
+    most = room + sum(each.bytes for each in others)  # once all have ended
     line = [each for each in ahead if LINE_SECONDS <= each.age < LONGEST_SECONDS]
-    if not all(_leaves_enough(each, room - some, others) for each in line):
+    if not all(_left_for(each, room - some, others) >= _will_do(each.wanted, most) for each in line):
         return None
-    enough = wanted // 2 if waited >= LINE_SECONDS else wanted
+    enough = _will_do(wanted, most) if waited >= LINE_SECONDS else wanted
     return some if room >= enough or not others else None
 
 
-def _leaves_enough(first: Waiting, room: int, others: Sequence[Reservation]) -> bool:
-    """Whether `first` can begin with this room once all of `others` have ended that did not come after it."""
-    return room + sum(each.bytes for each in others if each.age >= first.age) >= first.wanted // 2
+def _will_do(wanted: int, most: int) -> int:
+    """Bytes with which an encode begins that has waited for a minute. `most`: bytes that the host can give at all."""
+    return min(wanted // 2, most * 3 // 4)
+
+
+def _left_for(first: Waiting, room: int, others: Sequence[Reservation]) -> int:
+    """Bytes for `first` once all of `others` have ended that did not come after it."""
+    return room + sum(each.bytes for each in others if each.age >= first.age)
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

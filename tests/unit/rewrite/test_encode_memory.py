@@ -80,7 +80,7 @@ ROOM = 1536 * MIB - 1536 * MIB // 10 - 64 * MIB
         (LARGE, 0.0, None),
         (LARGE, LINE_SECONDS - 1, None),
         (LARGE, LINE_SECONDS, ROOM),
-        (2 * LARGE, LINE_SECONDS, None),
+        (2 * LARGE, LINE_SECONDS, ROOM),
         (2 * LARGE, LONGEST_SECONDS, ROOM),
         (MIB, LONGEST_SECONDS, MIB),
     ],
@@ -101,18 +101,18 @@ def test_nothing_waits_for_ever(wanted: int, free: int, held: list[Reservation],
 @pytest.mark.parametrize(
     ("ages", "expected"),
     [
-        ([], MIB),
-        ([LINE_SECONDS - 1], MIB),
+        ([], 300 * MIB),
+        ([LINE_SECONDS - 1], 300 * MIB),
         ([LINE_SECONDS], None),
-        ([LONGEST_SECONDS + 1], MIB),
+        ([LONGEST_SECONDS + 1], 300 * MIB),
         ([LONGEST_SECONDS + 1, LINE_SECONDS, 0.0], None),
     ],
     ids=["nobody", "not for long", "for long", "one that hangs", "one that hangs and others"],
 )
 def test_what_fits_begins_before_one_that_waits_for_a_minute_at_most(ages: list[float], expected: int | None) -> None:
-    ahead = [Waiting(2 * FREE, age) for age in ages]
-    assert granted(MIB, FREE, SMALL, 0.0, ahead) == expected
-    assert granted(MIB, FREE, [], 0.0, ahead) == expected
+    ahead = [Waiting(1300 * MIB, age) for age in ages]
+    assert granted(300 * MIB, FREE, SMALL, 0.0, ahead) == expected
+    assert granted(300 * MIB, FREE, [], 0.0, ahead) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,16 @@ def test_what_leaves_half_for_the_one_that_waits_begins_before_it(
     """Of 1,000 bytes, one that came earlier holds 600, one that came later 200: 100 are left beside 700."""
     held, first = [Reservation(600, 0, age), Reservation(200, 0, 1.0)], Waiting(1400, 61.0)
     assert granted(wanted, 1111, held, 0.0, [first]) == expected
+
+
+def test_one_that_wants_more_than_the_host_can_give_neither_waits_for_it_nor_holds_back_small_ones() -> None:
+    gib = 1024 * MIB
+    for held in ([Reservation(gib, 0, 200.0)], [Reservation(gib, gib, 200.0)], [Reservation(gib, 0, 10.0)]):
+        assert granted(64 * MIB, 7 * gib, held, 0.0, [Waiting(16 * gib, 100.0)]) == 64 * MIB
+        assert granted(16 * gib, 7 * gib, held, 100.0) is not None
+    busy = [Reservation(4 * gib, 0, 200.0)]
+    assert granted(16 * gib, 7 * gib, busy, 100.0) is None, "three quarters of what there is"
+    assert granted(gib, 7 * gib, [Reservation(4 * gib, 0, 10.0)], 0.0, [Waiting(16 * gib, 100.0)]) is None
 
 
 @dataclass

@@ -16,6 +16,7 @@ from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.runs.convert import Converting
 from compactor.runs.key_searches import KeySearches
 from compactor.runs.lifelines import Lifelines
+from compactor.runs.silence import SILENCE, Silence, Unanswered
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunWatch
 
@@ -94,11 +95,38 @@ def test_a_store_that_answers_no_search_ends_them() -> None:
         return SILENT
 
     slots = SlotPool(1)
-    with pytest.raises(RetryError) as raised:
-        list(searching(search, slots).outcomes([*SEARCHES, *SEARCHES]))
-    assert raised.value is SILENT
+    assert list(searching(search, slots).outcomes([*SEARCHES, *SEARCHES])) == [SILENT] * 3 + [None] * 5
     assert [searched.count(files) for files in SEARCHES] == [2, 2, 1, 0]
     assert slots.book.in_use == len(slots.book.waiting) == 0
+
+
+def test_timeouts_of_searches_that_end_after_others_were_done_beside_them_are_no_silence() -> None:
+    begun, done = threading.Barrier(len(SEARCHES), timeout=PATIENCE), threading.Event()
+    all_noted = threading.Barrier(len(SEARCHES) - 1, timeout=PATIENCE)
+    searched: list[Any] = []
+
+    def search(files: Any) -> FoundRows | FirnlineError:
+        searched.append(files)
+        if searched.count(files) > 1:
+            return found(files)
+        begun.wait()
+        if files is BAD:
+            return found(files)
+        assert done.wait(PATIENCE)
+        return SILENT
+
+    class Watched(Silence):
+        def note(self, *said: Any) -> None:
+            super().note(*said)
+            all_noted.wait()
+
+        def end(self) -> None:
+            super().end()
+            done.set()
+
+    jobs = searching(search, SlotPool(len(SEARCHES)))
+    jobs._silence = Watched()
+    assert list(jobs.outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
 
 
 def test_searches_without_an_answer_end_no_conversion_while_others_are_answered() -> None:
@@ -146,7 +174,7 @@ def test_searches_follow_a_cluster_that_grows() -> None:
 
 
 def converting(monkeypatch: pytest.MonkeyPatch, search: Callable[..., Any]) -> Converting:
-    tools: Any = SimpleNamespace(slots=SlotPool(2), lifelines=Lifelines())
+    tools: Any = SimpleNamespace(slots=SlotPool(2), lifelines=Lifelines(), unanswered=Unanswered())
     table: Any = SimpleNamespace(name="lake.db.t")
     monkeypatch.setattr(Converting, "_search", lambda _self, files: search(files))
     return Converting(tools, table, cast("Any", SimpleNamespace(searches=SEARCHES)), "run")
@@ -192,3 +220,32 @@ def test_a_conversion_none_of_whose_searches_was_answered_is_tried_again(
     made._conversion.searches = SEARCHES[:2]  # type: ignore[misc]
     with pytest.raises(GiveUpError if answer else RetryError):
         made._searched(RunWatch())
+
+
+MANY: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet")),) for number in range(9)]
+
+
+def test_what_was_found_before_the_store_answered_no_more_is_kept_and_only_what_was_tried_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = converting(monkeypatch, lambda files: found(files) if files in MANY[:2] else SILENT)
+    made._tools.slots.resize(1)
+    made._conversion.searches = tuple(MANY)  # type: ignore[misc]
+    kept = made._searched(RunWatch())
+    assert set(kept.by_value) == {"0.parquet", "1.parquet"}
+    assert list(kept.refused) == MANY[2:], "deletes that apply to these stay"
+    assert [set(each.paths) for each in made.refused] == [{f"{number}.parquet"} for number in range(2, 2 + SILENCE)]
+
+
+def test_a_conversion_that_fails_at_its_first_searches_lets_the_next_one_begin_with_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gives up the three alone, once another commit shows that the store is well."""
+    made = converting(monkeypatch, lambda files: SILENT if files in MANY[:SILENCE] else found(files))
+    made._tools.slots.resize(1)
+    made._conversion.searches = tuple(MANY)  # type: ignore[misc]
+    with pytest.raises(RetryError):
+        made._searched(RunWatch())
+    assert len(made.refused) == SILENCE
+    kept = made._searched(RunWatch())
+    assert len(kept.by_value) == len(MANY) - SILENCE

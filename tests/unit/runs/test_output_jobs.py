@@ -20,9 +20,12 @@ from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.bundles import Pace
 from compactor.runs.job_errors import RESTORE
 from compactor.runs.output_jobs import OutputJobs
+from compactor.runs.results import NotTriedError
+from compactor.runs.silence import SILENCE
 from compactor.runs.slots import SlotPool
 from tests.properties.planning import data_file, delete_file
 
+PATIENCE = 60  # seconds
 TASKS = [TaskId(number, 0) for number in range(3)]
 
 
@@ -112,10 +115,11 @@ def test_a_store_that_answers_no_task_ends_the_run() -> None:
     many = [TaskId(number, 0) for number in range(20)]
     runner = Runner(dict.fromkeys(many, 9), Reason.UNAVAILABLE)
     made = jobs(runner, len(many))
-    with pytest.raises(RetryError):
-        made._run_all(many)
+    made._run_all(many)
     assert set(runner.attempts.values()) == {1}, "no second attempt of any"
-    assert not any(isinstance(error, GiveUpError) for error in made._failed.values())
+    assert not made._written
+    assert made.silence.is_of_all
+    assert {type(made._failed[number]) for number in range(20)} == {RetryError}
 
 
 def test_several_files_without_an_answer_end_no_run_while_others_are_answered() -> None:
@@ -126,6 +130,68 @@ def test_several_files_without_an_answer_end_no_run_while_others_are_answered() 
     made._run_all(many)
     assert set(made._written) == set(many) - set(silent)
     assert made._failed.keys() == {task.group for task in silent}
+    assert {type(error) for error in made._failed.values()} == {RetryError}
+
+
+@pytest.mark.parametrize("first", [0, 9, 17])
+def test_three_file_groups_without_an_answer_throw_away_nothing_of_their_bundle(first: int) -> None:
+    """Also as the last ones: the bundle's others were written while they were under way."""
+    many, silent = [TaskId(number, 0) for number in range(20)], {first, first + 1, first + 2}
+    runner = Runner({TaskId(number, 0): 9 for number in silent}, Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    made._run_all(many)
+    assert {task.group for task in made._written} == set(range(20)) - silent
+    assert made._failed.keys() == silent
+    assert {runner.attempts[TaskId(number, 0)] for number in silent} == {2}
+
+
+def test_timeouts_that_end_together_after_what_was_written_beside_them_are_no_silence() -> None:
+    """On a cluster: one job for each group, begun together."""
+    many = [TaskId(number, 0) for number in range(6)]
+    all_begun, others_written = threading.Barrier(len(many), timeout=PATIENCE), threading.Event()
+
+    class Beside(Runner):
+        def write_ahead(self, tasks: Sequence[TaskId]) -> None:
+            super().write_ahead(tasks)
+            if not self.attempts[tasks[0]]:
+                all_begun.wait()
+
+        def rewrite(self, task: TaskId) -> Any:
+            if task in self.failing:
+                assert others_written.wait(PATIENCE)
+            return super().rewrite(task)
+
+    runner = Beside(dict.fromkeys(many[:3], 1), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=6)
+    made.done = lambda _written: others_written.set() if len(made._written) == 3 else None
+    made.pace = cast("Any", SimpleNamespace(seconds=lambda *_: 60.0, learn=lambda *_: None))
+    made._run_all(many)
+    assert set(made._written) == set(many)
+    assert not made.silence.is_of_all
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_thousand_groups_on_a_store_that_is_down_cost_a_few_timeouts_and_keep_what_was_written(slots: int) -> None:
+    many = [TaskId(number, 0) for number in range(1000)]
+    runner = Runner(dict.fromkeys(many[5:], 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots)
+    made.pace = cast("Any", SimpleNamespace(seconds=lambda *_: 60.0, learn=lambda *_: None))  # none shares a bundle
+    made._run_all(many)
+    assert set(made._written) == set(many[:5])
+    assert sum(runner.attempts.values()) <= 5 + SILENCE + 3 * slots
+    kinds = Counter(type(error) for error in made._failed.values())
+    assert kinds[RetryError] + kinds[NotTriedError] == 995
+    assert kinds[NotTriedError] > 980, "they are not given up"
+
+
+def test_groups_without_an_answer_in_an_earlier_run_come_last() -> None:
+    many = [TaskId(number, 0) for number in range(10)]
+    runner = Runner(dict.fromkeys(many[:4], 9), Reason.UNAVAILABLE)
+    made = jobs(runner, len(many), slots=1)
+    made.pace = cast("Any", SimpleNamespace(seconds=lambda *_: 60.0, learn=lambda *_: None))
+    made.late = frozenset(range(4))
+    made._run_all(many)
+    assert set(made._written) == set(many[4:])
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -152,15 +218,15 @@ def test_what_a_bundle_has_written_behind_files_without_an_answer_shows_that_the
     assert made._failed.keys() == {0, 1, 2, 3}
 
 
-def test_a_store_that_answers_no_task_any_more_ends_the_run_within_a_bundle() -> None:
-    """What was written before is kept until the end of the run."""
+def test_a_store_that_answers_no_task_any_more_within_a_bundle_costs_three_second_attempts() -> None:
+    """What was written before is committed, if the store answers again by then."""
     many = [TaskId(number, 0) for number in range(20)]
     runner = Runner(dict.fromkeys(many[5:], 9), Reason.UNAVAILABLE)
     made = jobs(runner, len(many), slots=1)
-    with pytest.raises(RetryError):
-        made._run_all(many)
+    made._run_all(many)
     assert set(made._written) == set(many[:5])
-    assert len(runner.bundles) == 1, "no second attempt of fifteen tasks, one after the other"
+    assert len(runner.bundles) == 1 + SILENCE, "no second attempt of fifteen tasks, one after the other"
+    assert {type(made._failed[number]) for number in range(5, 20)} == {RetryError}
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,16 +13,31 @@ import pytest
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.runs import run as run_module
-from compactor.runs.results import DroppedGroup
+from compactor.runs.results import DroppedGroup, NotTriedError
 from compactor.runs.run import Run
-from compactor.runs.silence import SILENCE, Silence
+from compactor.runs.silence import SILENCE, Silence, Unanswered
 from compactor.runs.supervisor import ALWAYS_ON, RunWatch
 
-SILENT = DroppedGroup(cast("Any", "silent"), RetryError("503 for 1.parquet"))
+
+def group(path: str) -> Any:
+    return SimpleNamespace(file_group=SimpleNamespace(files=[SimpleNamespace(entry=SimpleNamespace(path=path))]))
+
+
+SILENT = DroppedGroup(group("1.parquet"), RetryError("503 for 1.parquet"))
 DAMAGED = DroppedGroup(cast("Any", "damaged"), GiveUpError("a page is damaged", reason=Reason.CORRUPT_PAGE))
 REWRITTEN = SimpleNamespace(rewritten=None)
 RUNNER = SimpleNamespace(output_files=(), output_folders=(), most_attempts=1, repeated=False)
 Part = tuple[list[Any], list[DroppedGroup]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run uses of a `TablePlan`."""
+
+    table: Any
+    groups: tuple[Any, ...]
+    snapshot_id: int = 1
+    seconds: float = 0.0
 
 
 class Scene:
@@ -50,9 +67,11 @@ class Scene:
         tools: Any = SimpleNamespace(
             records=SimpleNamespace(note_committed=lambda *_: None), catalogs=None, cache=None, right=None, slots=None,
             pace=None, ticks=lambda: 0.0, listener=lambda _: None, session=None, lease_seconds=60, check_seconds=60,
+            unanswered=Unanswered(),
         )  # fmt: skip
-        table = SimpleNamespace(name="lake.db.t")
-        plan: Any = SimpleNamespace(table=table, groups=[None], snapshot_id=1, seconds=0.0)
+        self.tools = tools
+        table: Any = SimpleNamespace(name="lake.db.t")
+        plan: Any = Plan(table, tuple(group(f"{number}.parquet") for number in range(len(parts))))
         self.run = Run(tools, plan, "run", ALWAYS_ON)
         self.run._dropped = self.dropped
 
@@ -112,22 +131,83 @@ def test_a_group_without_an_answer_that_has_a_commit_to_itself_ends_no_run(
     assert {kind for kind, _ in scene.errors} == {GiveUpError}
 
 
+class Parts(Scene):
+    """A run with a commit for each file group, in plan order. `dead`: numbers of those without an answer."""
+
+    def __init__(self, patched: pytest.MonkeyPatch, groups: int, dead: Container[int], unanswered: Unanswered) -> None:
+        super().__init__(patched, *[([], [])] * groups)
+        self.tried: list[int] = []
+        self.run._tools.unanswered = unanswered  # type: ignore[misc]
+        scene = self
+
+        class Jobs:
+            def __init__(self, *, plan: Any, silence: Silence, **_: Any) -> None:
+                self.plan, self.silence = plan, silence
+
+            def rewrite(self, numbers: Any) -> Part:
+                planned = self.plan.groups[numbers[0]]
+                drop = DroppedGroup(planned, RetryError("503"))
+                (path,) = drop.paths
+                number = int(path.split(".")[0])
+                scene.tried.append(number)
+                if number not in dead:
+                    self.silence.end()
+                    return [REWRITTEN], []
+                self.silence.note(path, self.silence.done)
+                return [], [drop]
+
+        patched.setattr(run_module, "OutputJobs", Jobs)
+
+
 def test_a_store_that_answers_no_part_any_more_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part alone has too few file groups to tell."""
-    seen: list[Silence] = []
-
-    class Silent:
-        def __init__(self, *, silence: Silence, **_: Any) -> None:
-            seen.append(silence)
-
-        def rewrite(self, numbers: Any) -> Part:
-            seen[-1].note(numbers)
-            if seen[-1].is_of_all:
-                raise SILENT.error
-            return [], [SILENT]
-
-    scene = Scene(monkeypatch, *[([], [])] * 9)
-    monkeypatch.setattr(run_module, "OutputJobs", Silent)
+    scene = Parts(monkeypatch, 9, range(9), Unanswered())
     with pytest.raises(RetryError, match="503"):
         scene.carry_out()
-    assert (len(seen), scene.dropped) == (SILENCE, [])
+    assert (scene.tried, scene.dropped) == ([*range(SILENCE)], [])
+
+
+def test_groups_in_a_row_without_an_answer_are_given_up_and_what_comes_after_them_waits_for_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Parts(monkeypatch, 9, range(2, 6), Unanswered())
+    scene.carry_out()
+    assert scene.tried == [0, 1, 2, 3, 4]
+    assert scene.run.commits == 2
+    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * SILENCE + [NotTriedError] * 4
+    assert scene.run.result.dropped == tuple(scene.dropped)
+
+
+def test_a_run_that_fails_at_its_first_groups_lets_the_next_one_begin_with_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing shows whether the store is down: none is given up. Else no later group would ever be rewritten."""
+    unanswered = Unanswered()
+    with pytest.raises(RetryError):
+        Parts(monkeypatch, 6, range(4), unanswered).carry_out()
+    scene = Parts(monkeypatch, 6, range(4), unanswered)
+    scene.carry_out()
+    assert scene.tried == [3, 4, 5, 0, 1, 2]
+    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * 4
+    assert unanswered.of(cast("Any", "lake.db.t")) == frozenset(), "they are given up"
+
+
+@pytest.mark.parametrize("landed", [True, RetryError("the store does not answer")])
+def test_what_was_written_before_the_store_answered_no_more_is_committed(
+    monkeypatch: pytest.MonkeyPatch, landed: bool | FirnlineError
+) -> None:
+    """A commit that lands shows that it answers: later parts go on. One that fails changes nothing."""
+    left = DroppedGroup(group("9.parquet"), NotTriedError())
+    scene = Scene(monkeypatch, ([REWRITTEN], [SILENT, left]), ([REWRITTEN], []), landed=landed)
+    made = cast("Any", run_module.OutputJobs)
+
+    def jobs(silence: Silence, **_: Any) -> Any:
+        for number in range(0 if scene.run.commits else SILENCE):
+            silence.note(number, silence.done)
+        return made()
+
+    monkeypatch.setattr(run_module, "OutputJobs", jobs)
+    with nullcontext() if landed is True else pytest.raises(RetryError):
+        scene.carry_out()
+    assert scene.run.commits == (2 if landed is True else 0)
+    assert [type(drop.error) for drop in scene.dropped] == ([GiveUpError, NotTriedError] if landed is True else [])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
-from compactor.events import ManifestsRewritten, RunFailed
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
+from compactor.events import ManifestsRewritten, RunFailed, RunSkipped
 from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.replace_order import Tail
@@ -22,7 +22,7 @@ from compactor.runs.results import RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import DueManifests
 from tests.properties.table_history import NAME
-from tests.unit.runs.test_table_worker import Working, refused
+from tests.unit.runs.test_table_worker import Outcome, Searching, Working, refused, silent
 
 INTERVAL, WAIT = 300.0, 3600.0
 DUE, NOT_DUE = ManifestCounts(100, 100, due_specs=(0,), why="many"), ManifestCounts(1, 1)
@@ -34,8 +34,10 @@ class Busy(Working):
     `log`: (kind of commit, seconds since the beginning); w: of the writer, f: a rewrite of files, m: of manifests.
     """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(folder, refused, convert_equality_deletes=None)
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome = refused, convert: int | None = None
+    ) -> None:
+        super().__init__(folder, outcome, convert_equality_deletes=convert)
         self.commits, self.manifests = 1, DUE
         self.error: FirnlineError | None = None
         self.failed: list[float] = []
@@ -116,6 +118,7 @@ def failing_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Firnli
     busy.commit("w")
     busy.scene.look()
     busy.error = error
+    busy.later.clear()
     return busy
 
 
@@ -142,6 +145,67 @@ def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, mo
     assert len(busy.of(RunFailed)) == len(busy.failed) == 1
     assert busy.kinds[-1] == "w"
     assert sum(busy.charged, Spent()).commits == 1
+
+
+def test_files_go_on_where_another_replace_came_before_the_commit_of_a_merge_and_manifests_go_first_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = LaterError("waits for another writer", reason=Reason.REPLACES_IN_A_ROW, seconds=60.0)
+    busy = failing_merge(tmp_path, monkeypatch, waits)
+    busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert busy.kinds[-2:] == "wf"
+    assert (len(busy.failed), busy.of(RunFailed), busy.later) == (1, [], [])
+    busy.error = None
+    busy.after_a_commit()
+    assert busy.kinds[-2:] == "wm"
+
+
+@pytest.mark.parametrize("reason", [Reason.FLINK_LOCK, Reason.UNPUBLISHED])
+def test_files_wait_too_for_what_concerns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Reason) -> None:
+    busy = failing_merge(tmp_path, monkeypatch, LaterError("it is another's turn", reason=reason, seconds=60.0))
+    busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert busy.kinds[-1] == "w"
+    assert [later.reason for later in busy.later] == [reason]
+
+
+@pytest.fixture
+def conversion_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Busy:
+    monkeypatch.setattr(table_worker, "Converting", Searching)
+    return Busy(tmp_path, monkeypatch, silent, convert=1)
+
+
+def test_a_conversion_without_an_answer_is_given_up_once_files_are_committed_although_manifests_must_wait(
+    conversion_without_an_answer: Busy,
+) -> None:
+    busy = conversion_without_an_answer
+    for _ in range(2):
+        busy.after_a_commit()
+    assert set(busy.kinds) == {"w", "f"}
+    assert Reason.REPLACES_IN_A_ROW in {later.reason for later in busy.later}, "manifests have waited"
+    assert len(Searching.made) == 1
+
+
+def test_a_merge_of_manifests_shows_too_that_the_store_is_well(
+    conversion_without_an_answer: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = conversion_without_an_answer
+    monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
+    for _ in range(2):
+        busy.after_a_commit()
+    assert busy.kinds == "wmw"
+    assert len(Searching.made) == 1
+
+
+def test_a_conversion_without_an_answer_is_tried_again_before_it_is_the_turn_of_manifests(
+    conversion_without_an_answer: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = conversion_without_an_answer
+    monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
+    busy.scene.look()
+    busy.commit("f")
+    with pytest.raises(RetryError, match="503"):
+        busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
+    assert [event.reason for event in busy.of(RunSkipped)] == [Reason.REPLACES_IN_A_ROW]
 
 
 def test_a_request_goes_before_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
