@@ -34,7 +34,8 @@ PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-8192", "temp_s
 class LedgerDatabase:
     """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond.
 
-    `generation`: grows when the database is set aside. What was read before is not continued in the empty one.
+    `file`: where it lies. `generation`: grows when the database is set aside. What was read before is not continued in
+    the empty one.
     `began_empty`: whether no table was counted when it was opened.
     """
 
@@ -45,7 +46,7 @@ class LedgerDatabase:
             OSError: the folder cannot be written, or another process uses the database.
         """
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._file = file
+        self.file = file
         self._lock = threading.Lock()
         self._reopens = False
         self.generation = 0
@@ -127,19 +128,19 @@ class LedgerDatabase:
                 used = self.generation
                 if generation not in {None, used}:
                     raise RetryError(
-                        f"the ledger's state in {self._file} was damaged, and set aside during a look: its table is "
+                        f"the ledger's state in {self.file} was damaged, and set aside during a look: its table is "
                         "counted again; check the disk if this happens often",
                         reason=Reason.STATE_UNREADABLE,
                     )
                 if self._reopens:
-                    self._connection, self._reopens = _opened_or_anew(self._file), False
+                    self._connection, self._reopens = _opened_or_anew(self.file), False
                 with self._connection as connection:
                     yield connection
         except (sqlite3.Error, OSError) as error:
             if type(error) is sqlite3.DatabaseError:  # its subclasses are other errors, e.g. a closed connection
                 self._set_aside(error, used)
             raise RetryError(
-                f"the ledger's state in {self._file} cannot be {done}: {error}; check the disk",
+                f"the ledger's state in {self.file} cannot be {done}: {error}; check the disk",
                 reason=Reason.NO_SPACE if "full" in str(error) else Reason.UNAVAILABLE,
             ) from error
 
@@ -154,7 +155,7 @@ class LedgerDatabase:
             self.generation += 1
             self._reopens = True  # by the next use, if it fails here
             self._connection.close()
-            self._connection, self._reopens = _opened_anew(self._file, damage), False
+            self._connection, self._reopens = _opened_anew(self.file, damage), False
 
 
 def _opened_or_anew(file: Path) -> sqlite3.Connection:

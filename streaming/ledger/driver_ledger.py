@@ -99,6 +99,7 @@ class DriverLedger:
     writer: BoardWriter = field(init=False)
     _first_shard: Shard | None = field(default=None, init=False)
     _forgot_at: float = field(default=float("-inf"), init=False)
+    _damaged: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         names, settings = self.catalogs.names, self.settings
@@ -330,9 +331,26 @@ class DriverLedger:
         return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
 
     def _saved(self) -> list[TableName]:
-        """Tables whose state is on disk; none if it cannot be read, which looks report."""
+        """Tables whose state is on disk, without damaged names."""
+        found, damaged = [], set[str]()
+        for key in self._saved_keys():
+            try:
+                found.append(TableName.of_key(key))
+            except ValueError:
+                damaged.add(key)
+        if damaged - self._damaged:
+            LOG.warning(
+                "the ledger's state %s has damaged names of tables (%s, …): they are left out, and their tables are "
+                "counted again; check the disk",
+                self._database.file, min(damaged - self._damaged),
+            )  # fmt: skip
+        self._damaged |= damaged
+        return found
+
+    def _saved_keys(self) -> list[str]:
+        """None if the state cannot be read, which looks report."""
         try:
-            return [TableName.of_key(name) for name in self._database.names()]
+            return self._database.names()
         except FirnlineError:
             return []
 

@@ -183,6 +183,22 @@ def test_a_table_that_was_dropped_while_no_service_ran_leaves_no_state(driving: 
     until(lambda: not driving.ledger.looker.database.names())
 
 
+def test_damaged_names_in_the_state_are_left_out_and_named_once(
+    driving: Driving, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else no listing of any catalog would succeed again."""
+    dropped, database = named("dropped"), driving.ledger.looker.database
+    for name in ("lake.db.other", '["lake","db"', '"lake"', '["lake", 1, "t"]', "[]", dropped.key):
+        database.save(name, head="{}", cleared=False, slots={})
+    for _ in range(2):
+        assert driving.ledger.watcher._swept("lake") == driving.ledger.settings.service.sweep_seconds
+    assert (driving.ledger.watcher.trouble, driving.ledger.watcher.listed) == (None, {"lake": True})
+    asked = {taken[0] for _ in range(2) if (taken := driving.ledger.queue.take("lake", 0.0)) is not None}
+    assert asked == {NAME, dropped}
+    (told,) = [record.getMessage() for record in caplog.records if "damaged names" in record.getMessage()]
+    assert str(database.file) in told
+
+
 def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
     driving.ledger.start()
@@ -304,6 +320,8 @@ def test_tables_that_another_host_has_counted_are_taken_over(
     driving.restart()
     until(lambda: driving.files() == {A: 1})
     assert [update.recount_reason for update in driving.scene.updates] == [reason]
+    until(lambda: driving.ledger.counted == (1, 1))
+    assert driving.ledger.watcher.trouble is None
 
 
 def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
