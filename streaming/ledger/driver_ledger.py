@@ -269,7 +269,11 @@ class DriverLedger:
         return frozenset(table for table in unsure if not exists[table])
 
     def _unknown(self, tables: Collection[TableName]) -> list[TableName]:
-        return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+        unknown = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+        if all(self.watcher.has_listed(table.catalog) for table in unknown):
+            return unknown
+        counted = frozenset(self._saved_keys())  # before the restart: the sweep of a backlog's tables comes later
+        return [each for each in unknown if self.watcher.has_listed(each.catalog) or each.key not in counted]
 
     def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
         """Tables that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""

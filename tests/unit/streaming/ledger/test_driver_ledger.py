@@ -457,6 +457,30 @@ def test_one_batch_asks_for_a_limited_number_of_names(
     assert "lake.db.unknown3" in told
 
 
+def test_after_a_restart_tables_that_were_counted_before_leave_room_for_wrong_names(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweeps wait for the end of the first batch, which may name all tables: no listing tells which of them exist."""
+    monkeypatch.setattr(driver_ledger, "MOST_ASKED", 3)
+    tables, wrong = [named(f"table{number}") for number in range(9)], {named("wrong1"), named("wrong2")}
+    for table in tables:
+        driving.ledger.looker.database.save(table.key, head="{}", cleared=False, slots={})
+    driving.may_sweep = False
+    driving.restart()
+    assert driving.ledger.missing([*tables, *wrong]) == wrong
+    assert {*driving.scene.catalogs.calls} == wrong
+    driving.pauses.clear()
+    assert driving.ledger.missing(tables) == frozenset()
+    assert driving.pauses == [], "nothing is to be judged"
+
+
+def test_a_table_that_was_counted_before_and_is_not_listed_any_more_is_missing(driving: Driving) -> None:
+    gone = named("gone")
+    driving.ledger.looker.database.save(gone.key, head="{}", cleared=False, slots={})
+    driving.ledger.watcher.sweep("lake")
+    assert driving.ledger.missing([gone]) == {gone}
+
+
 def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:
     """A namespace that may not be listed, and a table in it that may not be loaded: it may exist."""
     forbidden, ledger = TableName("lake", ("secret",), "t"), driving.ledger
