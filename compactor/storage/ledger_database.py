@@ -288,13 +288,14 @@ class TableState:
     def clear(self) -> None:
         self._head, self._cleared, self._changed = None, True, {}
 
-    def save(self) -> None:
-        """Save all changes at once.
+    def save(self) -> bool:
+        """Save all changes at once; returns whether there were any.
 
         Raises:
             RetryError: the disk is full or does not answer; nothing was saved.
         """
-        if self._cleared or self._changed or self._head is not None:
+        is_changed = self._cleared or bool(self._changed) or self._head is not None
+        if is_changed:
             self._database.save(
                 self._name,
                 head=self._head,
@@ -303,3 +304,4 @@ class TableState:
                 generation=self.generation,
             )
         self._head, self._cleared, self._changed = None, False, {}
+        return is_changed
