@@ -24,7 +24,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
-from compactor.storage.ledger_database import LedgerDatabase, own_file
+from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from compactor.table_names import TableName
 from metrics.reserve_collector import StateSpace
 from streaming.ledger.board_writer import BoardWriter
@@ -110,7 +110,7 @@ class DriverLedger:
             COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
         )
         file = state_file(self.checkpoint)
-        self._database = LedgerDatabase(own_file(file, self.token) if self.token else file)
+        self._database = opened_by(file, self.token) if self.token else LedgerDatabase(file)
         self._locations = TableLocations(self._list_soon, self._unresolved)
         self.looker = Looker(
             settings=settings,

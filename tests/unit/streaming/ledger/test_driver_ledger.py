@@ -13,7 +13,7 @@ from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
 from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
-from compactor.storage.ledger_database import LedgerDatabase, own_file
+from compactor.storage.ledger_database import opened_by
 from compactor.table_names import TableName
 from streaming.ledger import driver_ledger
 from streaming.ledger.driver_ledger import JUDGE_AFTER_SECONDS, Around, DriverLedger, state_file
@@ -288,13 +288,15 @@ def test_a_table_of_a_service_that_was_in_the_group_has_moved(
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "token", "known", "reason"),
+    ("checkpoint", "token", "before", "reason"),
     [
-        ("s3://bucket/checkpoint", 2, False, "taken_over"),
-        ("hdfs://names/checkpoint", 7, False, "taken_over"),
-        ("s3://bucket/checkpoint", 1, False, "first_sight"),  # the first start of the deployment
-        ("file://{folder}/checkpoint", 2, False, "first_sight"),  # the state was there, and is lost
-        ("s3://bucket/checkpoint", 2, True, "first_sight"),  # a new table of a service that has counted others
+        ("s3://bucket/checkpoint", 2, "", "taken_over"),
+        ("hdfs://names/checkpoint", 7, "", "taken_over"),
+        ("s3://bucket/checkpoint", 1, "", "first_sight"),  # the first start of the deployment
+        ("file://{folder}/checkpoint", 2, "", "first_sight"),  # the state was there, and is lost
+        ("s3://bucket/checkpoint", 2, "known", "first_sight"),  # a new table of a service that has counted others
+        ("s3://bucket/checkpoint", 2, "damaged", "first_sight"),  # this host has counted, and its counts are lost
+        ("s3://bucket/checkpoint", 2, "not copied", "first_sight"),
     ],
 )
 def test_tables_that_another_host_has_counted_are_taken_over(
@@ -303,18 +305,20 @@ def test_tables_that_another_host_has_counted_are_taken_over(
     monkeypatch: pytest.MonkeyPatch,
     checkpoint: str,
     token: int,
-    known: bool,
+    before: str,
     reason: str,
 ) -> None:
     """With a checkpoint on an object store the counts lie on the host's disk: nothing is lost with the checkpoint."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "host"))
     place = checkpoint.format(folder=tmp_path)
-    if known:
-        before = LedgerDatabase(own_file(state_file(place), 1))
-        state = before.state("lake.db.other")
-        state.put_head("{}")
-        state.save()
-        before.close()
+    if before:
+        database = opened_by(state_file(place), 1)
+        database.save("lake.db.other", head="{}", cleared=False, slots={})
+        database.close()
+    if before == "damaged":
+        database.file.write_bytes(b"no database")
+    if before == "not copied":
+        monkeypatch.setattr("compactor.storage.ledger_database.shutil.copyfile", no_room)
     driving.checkpoint, driving.token = place, token
     driving.scene.history.append_unreal("a", [1])
     driving.restart()
@@ -322,6 +326,10 @@ def test_tables_that_another_host_has_counted_are_taken_over(
     assert [update.recount_reason for update in driving.scene.updates] == [reason]
     until(lambda: driving.ledger.counted == (1, 1))
     assert driving.ledger.watcher.trouble is None
+
+
+def no_room(_source: Path, _target: Path) -> None:
+    raise OSError("No space left on device")
 
 
 def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
