@@ -38,8 +38,15 @@ class TableName:
 
     @classmethod
     def of_key(cls, text: str) -> TableName:
-        """Inverse of `key`."""
-        catalog, *namespace, name = json.loads(text)
+        """Inverse of `key`.
+
+        Raises:
+            ValueError: the text is damaged.
+        """
+        parts = json.loads(text)
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"no name of a table: {text!r}")
+        catalog, *namespace, name = parts
         return cls(catalog, tuple(namespace), name)
 
     @property

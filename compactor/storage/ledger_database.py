@@ -34,24 +34,26 @@ PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-8192", "temp_s
 class LedgerDatabase:
     """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond.
 
-    `generation`: grows when the database is set aside. What was read before is not continued in the empty one.
-    `began_empty`: whether no table was counted when it was opened.
+    `file`: where it lies. `generation`: grows when the database is set aside. What was read before is not continued in
+    the empty one.
+    `began_empty`: whether no table was counted when it was opened, and no earlier state was lost then.
     """
 
-    def __init__(self, file: Path) -> None:
-        """Open or create the database; a damaged one is set aside.
+    def __init__(self, file: Path, *, lost: bool = False) -> None:
+        """Open or create the database; a damaged one is set aside. `lost`: an earlier one could not be copied.
 
         Raises:
             OSError: the folder cannot be written, or another process uses the database.
         """
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._file = file
+        self.file = file
         self._lock = threading.Lock()
         self._reopens = False
         self.generation = 0
         try:
-            self._connection = _opened_or_anew(file)
-            self.began_empty = self._connection.execute("SELECT 1 FROM heads LIMIT 1").fetchone() is None
+            self._connection, set_aside = _opened_or_anew(file)
+            is_empty = self._connection.execute("SELECT 1 FROM heads LIMIT 1").fetchone() is None
+            self.began_empty = is_empty and not (set_aside or lost)
         except sqlite3.OperationalError as error:
             raise OSError(f"the ledger's state {file} cannot be opened: {error}") from error
 
@@ -127,19 +129,19 @@ class LedgerDatabase:
                 used = self.generation
                 if generation not in {None, used}:
                     raise RetryError(
-                        f"the ledger's state in {self._file} was damaged, and set aside during a look: its table is "
+                        f"the ledger's state in {self.file} was damaged, and set aside during a look: its table is "
                         "counted again; check the disk if this happens often",
                         reason=Reason.STATE_UNREADABLE,
                     )
                 if self._reopens:
-                    self._connection, self._reopens = _opened_or_anew(self._file), False
+                    (self._connection, _), self._reopens = _opened_or_anew(self.file), False
                 with self._connection as connection:
                     yield connection
         except (sqlite3.Error, OSError) as error:
             if type(error) is sqlite3.DatabaseError:  # its subclasses are other errors, e.g. a closed connection
                 self._set_aside(error, used)
             raise RetryError(
-                f"the ledger's state in {self._file} cannot be {done}: {error}; check the disk",
+                f"the ledger's state in {self.file} cannot be {done}: {error}; check the disk",
                 reason=Reason.NO_SPACE if "full" in str(error) else Reason.UNAVAILABLE,
             ) from error
 
@@ -154,22 +156,22 @@ class LedgerDatabase:
             self.generation += 1
             self._reopens = True  # by the next use, if it fails here
             self._connection.close()
-            self._connection, self._reopens = _opened_anew(self._file, damage), False
+            self._connection, self._reopens = _opened_anew(self.file, damage), False
 
 
-def _opened_or_anew(file: Path) -> sqlite3.Connection:
-    """Open the database; one that is damaged is set aside for an empty one.
+def _opened_or_anew(file: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the database; one that is damaged is set aside for an empty one, with True.
 
     Raises:
         sqlite3.OperationalError: locked, not readable, disk full: nothing is damaged.
         OSError: the damaged one cannot be renamed.
     """
     try:
-        return _opened(file)
+        return _opened(file), False
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
-        return _opened_anew(file, error)
+        return _opened_anew(file, error), True
 
 
 def _opened_anew(file: Path, damage: sqlite3.Error) -> sqlite3.Connection:
@@ -183,21 +185,22 @@ def _opened_anew(file: Path, damage: sqlite3.Error) -> sqlite3.Connection:
     return _opened(file)
 
 
-def own_file(file: Path, token: int) -> Path:
-    """The file for the lease holder with this token: a copy of its predecessor's, whose file is removed.
+def opened_by(file: Path, token: int) -> LedgerDatabase:
+    """Open the database of the lease holder with this token: a copy of its predecessor's, whose file is removed.
 
     A predecessor may be paused, not dead: it may hold a lock on its file, and its later changes must not mix with ours
     (on a network file system that would damage the database). It goes on with a file that has no name any more. If
     there is no room for a copy, all tables are counted again.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: as of `LedgerDatabase`.
     """
     own, copy = file.with_name(f"{file.stem}.{token}{file.suffix}"), file.with_suffix(".copy")
     name = re.compile(rf"({re.escape(file.stem)}(?:\.(\d+))?{re.escape(file.suffix)})(?:-wal|-shm)?")
     matches = [match for path in file.parent.glob("*") if (match := name.fullmatch(path.name))]
     found = {int(match[2] or 0): file.with_name(match[1]) for match in matches if match[0] == match[1]}
     found.pop(token, None)  # of a lease whose document was lost: tokens began anew
+    lost = False
     _remove(own)
     if found:
         try:
@@ -205,10 +208,11 @@ def own_file(file: Path, token: int) -> Path:
         except OSError as error:
             LOG.warning("the ledger's state %s cannot be copied (%s): all tables are counted again", file, error)
             _remove(own)
+            lost = True
     copy.unlink(missing_ok=True)
     for rest in {match[1] for match in matches} - {own.name}:  # also what start-ups without room have left
         _remove(file.with_name(rest))
-    return own
+    return LedgerDatabase(own, lost=lost)
 
 
 def _copy(before: Path, own: Path, copy: Path) -> None:
@@ -287,13 +291,14 @@ class TableState:
     def clear(self) -> None:
         self._head, self._cleared, self._changed = None, True, {}
 
-    def save(self) -> None:
-        """Save all changes at once.
+    def save(self) -> bool:
+        """Save all changes at once; returns whether there were any.
 
         Raises:
             RetryError: the disk is full or does not answer; nothing was saved.
         """
-        if self._cleared or self._changed or self._head is not None:
+        is_changed = self._cleared or bool(self._changed) or self._head is not None
+        if is_changed:
             self._database.save(
                 self._name,
                 head=self._head,
@@ -302,3 +307,4 @@ class TableState:
                 generation=self.generation,
             )
         self._head, self._cleared, self._changed = None, False, {}
+        return is_changed

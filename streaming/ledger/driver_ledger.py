@@ -24,7 +24,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
-from compactor.storage.ledger_database import LedgerDatabase, own_file
+from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from compactor.table_names import TableName
 from metrics.reserve_collector import StateSpace
 from streaming.ledger.board_writer import BoardWriter
@@ -99,6 +99,7 @@ class DriverLedger:
     writer: BoardWriter = field(init=False)
     _first_shard: Shard | None = field(default=None, init=False)
     _forgot_at: float = field(default=float("-inf"), init=False)
+    _damaged: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         names, settings = self.catalogs.names, self.settings
@@ -109,7 +110,7 @@ class DriverLedger:
             COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
         )
         file = state_file(self.checkpoint)
-        self._database = LedgerDatabase(own_file(file, self.token) if self.token else file)
+        self._database = opened_by(file, self.token) if self.token else LedgerDatabase(file)
         self._locations = TableLocations(self._list_soon, self._unresolved)
         self.looker = Looker(
             settings=settings,
@@ -268,7 +269,11 @@ class DriverLedger:
         return frozenset(table for table in unsure if not exists[table])
 
     def _unknown(self, tables: Collection[TableName]) -> list[TableName]:
-        return [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+        unknown = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
+        if all(self.watcher.has_listed(table.catalog) for table in unknown):
+            return unknown
+        counted = frozenset(self._saved_keys())  # before the restart: the sweep of a backlog's tables comes later
+        return [each for each in unknown if self.watcher.has_listed(each.catalog) or each.key not in counted]
 
     def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
         """Tables that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
@@ -330,9 +335,26 @@ class DriverLedger:
         return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
 
     def _saved(self) -> list[TableName]:
-        """Tables whose state is on disk; none if it cannot be read, which looks report."""
+        """Tables whose state is on disk, without damaged names."""
+        found, damaged = [], set[str]()
+        for key in self._saved_keys():
+            try:
+                found.append(TableName.of_key(key))
+            except ValueError:
+                damaged.add(key)
+        if damaged - self._damaged:
+            LOG.warning(
+                "the ledger's state %s has damaged names of tables (%s, …): they are left out, and their tables are "
+                "counted again; check the disk",
+                self._database.file, min(damaged - self._damaged),
+            )  # fmt: skip
+        self._damaged |= damaged
+        return found
+
+    def _saved_keys(self) -> list[str]:
+        """None if the state cannot be read, which looks report."""
         try:
-            return [TableName.of_key(name) for name in self._database.names()]
+            return self._database.names()
         except FirnlineError:
             return []
 

@@ -125,7 +125,7 @@ class Looker:
     taken_over: Callable[[], bool] = lambda: False
     names: StrangeNames = field(init=False)
     unsaved: str = field(default="", init=False)
-    """Why the state of the last look could not be saved; empty if it was."""
+    """Why the state of the last look that changed one could not be saved; empty if it was. All threads write it."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
     _failures: dict[TableName, int] = field(default_factory=dict, init=False)
     _planned: set[TableName] = field(default_factory=set, init=False)
@@ -326,16 +326,16 @@ class Looker:
             RetryError: it could not be saved, and is `needed`: a long recount goes on from it.
         """
         try:
-            state.save()
+            if state.save():  # else the disk may still be full
+                self.unsaved = ""
         except FirnlineError as error:
             if not self.unsaved:
                 LOG.warning("%s; counts go on, each look from the state that was saved last", error)
             self.unsaved = str(error)
             if needed:
                 raise
-        else:
-            self.unsaved = ""
-        return not self.unsaved
+            return False
+        return True
 
     def _read_ahead(self, view: TableView) -> None:
         try:

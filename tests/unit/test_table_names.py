@@ -76,6 +76,12 @@ def test_the_key_of_a_table_comes_back_whatever_the_names_hold(catalog: str, nam
     assert TableName.of_key(table.key) == table
 
 
+@pytest.mark.parametrize("text", ["lake.db.t", '["lake","db"', "{}", "1", '"lake"', "[]", '["t"]', '["lake", 1, "t"]'])
+def test_a_damaged_key_is_no_name(text: str) -> None:
+    with pytest.raises(ValueError):
+        TableName.of_key(text)
+
+
 def test_names_sort_by_catalog_namespace_and_name() -> None:
     names = [TableName("b", ("a",), "a"), TableName("a", ("b",), "a"), TableName("a", ("a",), "b")]
     assert sorted(names) == names[::-1]

@@ -21,7 +21,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
 from compactor.storage import ledger_database
-from compactor.storage.ledger_database import LedgerDatabase, own_file
+from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from tests.properties.examples import examples
 from tests.properties.table_history import TableHistory
 
@@ -367,18 +367,18 @@ def test_threads_that_look_at_different_tables_lose_nothing(file: Path) -> None:
 
 
 def test_a_holder_goes_on_from_the_state_of_one_that_is_paused_in_a_transaction(file: Path) -> None:
-    first = LedgerDatabase(own_file(file, 1))
+    first = opened_by(file, 1)
     put(first, "t", "head 1", {3: b"three"})
     with first._connection as paused:  # SIGSTOP in the middle of a save: its lock is held
         paused.execute("INSERT OR REPLACE INTO heads VALUES ('t', 'half')")
-        second = LedgerDatabase(own_file(file, 2))
+        second = opened_by(file, 2)
         assert kept(second, "t") == ("head 1", {3: b"three"})
         put(second, "t", "head 2", {4: b"four"})
     put(first, "t", "of the paused", {3: b"late"})  # it has resumed
     first.close()
     assert kept(second, "t") == ("head 2", {3: b"three", 4: b"four"})
     second.close()
-    third = LedgerDatabase(own_file(file, 3))
+    third = opened_by(file, 3)
     assert kept(third, "t") == ("head 2", {3: b"three", 4: b"four"})
     third.close()
     assert [path.name for path in file.parent.iterdir()] == ["ledger.3.sqlite"]
@@ -388,7 +388,7 @@ def test_the_state_of_a_service_without_a_lease_is_taken_over(file: Path) -> Non
     before = LedgerDatabase(file)
     put(before, "t", "head", {1: b"one"})
     before.close()
-    database = LedgerDatabase(own_file(file, 7))
+    database = opened_by(file, 7)
     assert kept(database, "t") == ("head", {1: b"one"})
     database.close()
     assert not file.exists()
@@ -400,7 +400,7 @@ def test_tokens_that_began_anew_and_a_copy_that_was_cut_short_cost_no_state(file
         put(database, "t", head, {})
         database.close()
     file.with_suffix(".copy").write_bytes(b"half")
-    database = LedgerDatabase(own_file(file, 1))
+    database = opened_by(file, 1)
     assert kept(database, "t") == ("newest", {})
     database.close()
     assert [path.name for path in file.parent.iterdir()] == ["ledger.1.sqlite"]
@@ -409,7 +409,7 @@ def test_tokens_that_began_anew_and_a_copy_that_was_cut_short_cost_no_state(file
 def test_without_room_for_a_copy_the_service_starts_with_an_empty_state_and_leaves_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = LedgerDatabase(own_file(file, 1))
+    before = opened_by(file, 1)
     put(before, "t", "head", {1: b"one"})
     before.close()
     for left in ("ledger.2.sqlite-wal", "ledger.3.sqlite-shm"):  # of start-ups that ended half-way
@@ -420,7 +420,7 @@ def test_without_room_for_a_copy_the_service_starts_with_an_empty_state_and_leav
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    database = LedgerDatabase(own_file(file, 4))
+    database = opened_by(file, 4)
     assert kept(database, "t") == (None, {})
     database.close()
     assert "No space left on device" in caplog.text

@@ -13,7 +13,7 @@ from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
 from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
-from compactor.storage.ledger_database import LedgerDatabase, own_file
+from compactor.storage.ledger_database import opened_by
 from compactor.table_names import TableName
 from streaming.ledger import driver_ledger
 from streaming.ledger.driver_ledger import JUDGE_AFTER_SECONDS, Around, DriverLedger, state_file
@@ -183,6 +183,22 @@ def test_a_table_that_was_dropped_while_no_service_ran_leaves_no_state(driving: 
     until(lambda: not driving.ledger.looker.database.names())
 
 
+def test_damaged_names_in_the_state_are_left_out_and_named_once(
+    driving: Driving, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else no listing of any catalog would succeed again."""
+    dropped, database = named("dropped"), driving.ledger.looker.database
+    for name in ("lake.db.other", '["lake","db"', '"lake"', '["lake", 1, "t"]', "[]", dropped.key):
+        database.save(name, head="{}", cleared=False, slots={})
+    for _ in range(2):
+        assert driving.ledger.watcher._swept("lake") == driving.ledger.settings.service.sweep_seconds
+    assert (driving.ledger.watcher.trouble, driving.ledger.watcher.listed) == (None, {"lake": True})
+    asked = {taken[0] for _ in range(2) if (taken := driving.ledger.queue.take("lake", 0.0)) is not None}
+    assert asked == {NAME, dropped}
+    (told,) = [record.getMessage() for record in caplog.records if "damaged names" in record.getMessage()]
+    assert str(database.file) in told
+
+
 def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
     driving.ledger.start()
@@ -272,13 +288,15 @@ def test_a_table_of_a_service_that_was_in_the_group_has_moved(
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "token", "known", "reason"),
+    ("checkpoint", "token", "before", "reason"),
     [
-        ("s3://bucket/checkpoint", 2, False, "taken_over"),
-        ("hdfs://names/checkpoint", 7, False, "taken_over"),
-        ("s3://bucket/checkpoint", 1, False, "first_sight"),  # the first start of the deployment
-        ("file://{folder}/checkpoint", 2, False, "first_sight"),  # the state was there, and is lost
-        ("s3://bucket/checkpoint", 2, True, "first_sight"),  # a new table of a service that has counted others
+        ("s3://bucket/checkpoint", 2, "", "taken_over"),
+        ("hdfs://names/checkpoint", 7, "", "taken_over"),
+        ("s3://bucket/checkpoint", 1, "", "first_sight"),  # the first start of the deployment
+        ("file://{folder}/checkpoint", 2, "", "first_sight"),  # the state was there, and is lost
+        ("s3://bucket/checkpoint", 2, "known", "first_sight"),  # a new table of a service that has counted others
+        ("s3://bucket/checkpoint", 2, "damaged", "first_sight"),  # this host has counted, and its counts are lost
+        ("s3://bucket/checkpoint", 2, "not copied", "first_sight"),
     ],
 )
 def test_tables_that_another_host_has_counted_are_taken_over(
@@ -287,23 +305,31 @@ def test_tables_that_another_host_has_counted_are_taken_over(
     monkeypatch: pytest.MonkeyPatch,
     checkpoint: str,
     token: int,
-    known: bool,
+    before: str,
     reason: str,
 ) -> None:
     """With a checkpoint on an object store the counts lie on the host's disk: nothing is lost with the checkpoint."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "host"))
     place = checkpoint.format(folder=tmp_path)
-    if known:
-        before = LedgerDatabase(own_file(state_file(place), 1))
-        state = before.state("lake.db.other")
-        state.put_head("{}")
-        state.save()
-        before.close()
+    if before:
+        database = opened_by(state_file(place), 1)
+        database.save("lake.db.other", head="{}", cleared=False, slots={})
+        database.close()
+    if before == "damaged":
+        database.file.write_bytes(b"no database")
+    if before == "not copied":
+        monkeypatch.setattr("compactor.storage.ledger_database.shutil.copyfile", no_room)
     driving.checkpoint, driving.token = place, token
     driving.scene.history.append_unreal("a", [1])
     driving.restart()
     until(lambda: driving.files() == {A: 1})
     assert [update.recount_reason for update in driving.scene.updates] == [reason]
+    until(lambda: driving.ledger.counted == (1, 1))
+    assert driving.ledger.watcher.trouble is None
+
+
+def no_room(_source: Path, _target: Path) -> None:
+    raise OSError("No space left on device")
 
 
 def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -437,6 +463,30 @@ def test_one_batch_asks_for_a_limited_number_of_names(
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("2 tables that events name were not checked")
     assert "lake.db.unknown3" in told
+
+
+def test_after_a_restart_tables_that_were_counted_before_leave_room_for_wrong_names(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweeps wait for the end of the first batch, which may name all tables: no listing tells which of them exist."""
+    monkeypatch.setattr(driver_ledger, "MOST_ASKED", 3)
+    tables, wrong = [named(f"table{number}") for number in range(9)], {named("wrong1"), named("wrong2")}
+    for table in tables:
+        driving.ledger.looker.database.save(table.key, head="{}", cleared=False, slots={})
+    driving.may_sweep = False
+    driving.restart()
+    assert driving.ledger.missing([*tables, *wrong]) == wrong
+    assert {*driving.scene.catalogs.calls} == wrong
+    driving.pauses.clear()
+    assert driving.ledger.missing(tables) == frozenset()
+    assert driving.pauses == [], "nothing is to be judged"
+
+
+def test_a_table_that_was_counted_before_and_is_not_listed_any_more_is_missing(driving: Driving) -> None:
+    gone = named("gone")
+    driving.ledger.looker.database.save(gone.key, head="{}", cleared=False, slots={})
+    driving.ledger.watcher.sweep("lake")
+    assert driving.ledger.missing([gone]) == {gone}
 
 
 def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:

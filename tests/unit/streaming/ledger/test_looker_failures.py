@@ -19,6 +19,7 @@ from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
+    Looker,
     Outcome,
 )
 from tests.properties.table_history import NAME
@@ -184,6 +185,39 @@ def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatc
     assert scene.look().outcome is Outcome.COUNTED
     assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
     assert scene.look().outcome is Outcome.UNCHANGED
+
+
+def test_a_look_that_is_saved_beside_one_that_is_not_does_not_hide_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the unsaved count would be taken for saved, and be compared with, not counted again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+    class Beside(Looker):
+        """Each time, a look in another thread is saved before this one goes on."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, "" if name == "unsaved" else value)
+
+    scene.history.append_unreal("a", [1])
+    monkeypatch.setattr(scene.database, "save", full)
+    monkeypatch.setattr(scene.looker, "__class__", Beside)
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.look().outcome is Outcome.COUNTED
+
+
+def test_a_look_that_has_nothing_to_save_is_no_sign_of_room_on_the_disk(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.looker.unsaved = "the disk is full"
+    scene.history.set_properties({"a": "b"})
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.looker.unsaved == "the disk is full"
+    scene.history.append_unreal("a", [1])
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.looker.unsaved == ""
 
 
 def test_counts_that_could_not_be_saved_leave_with_their_commit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
