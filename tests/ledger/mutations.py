@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -253,7 +253,9 @@ def _tried(copy: Path, mutation: Mutation, order: Order, console: Console) -> Tr
     started = time.monotonic()
     file.write_text(broken, encoding="utf-8")
     try:
-        document, tail = _played(copy, order)
+        document, tail = _played(copy, replace(order, sequences=order.sequences // 2, spark=False))
+        if order.spark and document is not None and not document["failed"]:
+            document, tail = _played(copy, order)
     finally:
         file.write_text(whole, encoding="utf-8")
     seconds = time.monotonic() - started
