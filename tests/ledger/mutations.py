@@ -200,12 +200,6 @@ MUTATIONS: Final = (
         "",
     ),
     _broken(
-        "a rewrite makes the table wait",
-        "streaming/ledger/event_reader.py",
-        '"writes": not requests and event.operation != "replace",',
-        '"writes": not requests,',
-    ),
-    _broken(
         "a look that dies half way leaves half a state on disk",
         "compactor/storage/ledger_database.py",
         "        self._changed[number] = packed\n",

@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _LOOKS: Final = "tests/properties/test_ledger_looks.py"
 _DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
+_DECODED: Final = "tests/unit/streaming/test_event_decoding.py"
 _INBOX: Final = "tests/unit/streaming/ledger/test_inbox.py"
 _LOOKER: Final = "tests/unit/streaming/ledger/test_looker.py"
 _QUEUE: Final = "tests/unit/streaming/ledger/test_look_queue.py"
@@ -128,5 +129,13 @@ MUTATIONS: Final = (
         "return Unchanged(known if found.by_tag else KnownVersion(known.metadata_location, found.etag, now))",
         "return Unchanged(KnownVersion(known.metadata_location, found.etag, now))",
         f"{_TAGS}::test_an_answer_by_tag_does_not_renew_the_trust_in_the_tag",
+    ),
+    Mutation(
+        "16",
+        "a rewrite counts as a writer's commit: its time is measured as a writer's",
+        "streaming/ledger/event_reader.py",
+        '"writes": not requests and event.operation != "replace",',
+        '"writes": not requests,',
+        f"{_DECODED}::test_only_writers_commits_write[fields0-None]",
     ),
 )
