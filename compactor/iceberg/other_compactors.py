@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from urllib.parse import urlsplit
 
 from pyiceberg.table.metadata import TableMetadata
@@ -33,6 +32,7 @@ S3_TABLES = "--table-s3"
 FLINK_CONVERTER = "equality-convert-staging-snapshot"
 """In the summaries of Flink's converter of equality deletes: the snapshot that it converted."""
 CONVERTER_LOOKED_AT = 64
+CONVERTER_PAUSES = 3
 CONVERTER_NAME = "Flink's converter of equality deletes"
 
 
@@ -99,10 +99,21 @@ def compactor_name(properties: Mapping[str, str], location: str) -> str:
 def flink_converts(snapshots: Iterable[Snapshot]) -> bool:
     """Whether Flink's converter of equality deletes works on a branch, whose `snapshots` come newest first.
 
+    It does if it made one of the newest 64; or if it has not been quiet for longer than three of its own pauses,
+    because writers may commit more often than 64 times between two conversions. A day of snapshots is looked at.
     Two converters of one table would undo each other's work: each commit of ours makes Flink read all keys again.
     """
-    newest = islice(snapshots, CONVERTER_LOOKED_AT)
-    return any(each.summary is not None and FLINK_CONVERTER in each.summary.additional_properties for each in newest)
+    newest, last = 0.0, 0.0
+    for number, each in enumerate(snapshots):
+        at = each.timestamp_ms / 1000
+        newest = newest or at
+        converted = each.summary is not None and FLINK_CONVERTER in each.summary.additional_properties
+        if converted and (last or number < CONVERTER_LOOKED_AT):
+            return newest - last <= CONVERTER_PAUSES * (last - at) if last else True
+        if number >= CONVERTER_LOOKED_AT and at <= newest - DAY_SECONDS:
+            break
+        last = at if converted else last
+    return last > 0
 
 
 def other_firnlines(metadata: TableMetadata, now: float, deployment: str) -> tuple[OtherCompactor, ...]:

@@ -17,7 +17,7 @@ from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
-from compactor.iceberg.other_compactors import flink_converters, flink_converts
+from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Charge, Spent, requests_of, uncharged
@@ -134,7 +134,7 @@ class _GroupCommit:
             RetryError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
                 and adds an equality delete. Its next commit replaces the delete, and the rewrite follows that.
         """
-        if _has_flinks_converter(table):
+        if flink_converts(table.history):
             raise RetryError(
                 f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
                 "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits up to "
@@ -173,15 +173,6 @@ class _GroupCommit:
                 *self._used,
             ),
         )
-
-
-def _has_flinks_converter(table: TableView) -> bool:
-    """Whether Flink's converter has made one of the newest snapshots, or one within the day before the newest.
-
-    It may commit less often than every 64th snapshot, and one copy of an equality delete stops it for good.
-    """
-    newest = table.snapshot.timestamp_ms / 1000 if table.snapshot else 0.0
-    return flink_converts(table.history) or bool(flink_converters(table.metadata, newest))
 
 
 def _check_unlisted(now: TableView, summary: CommitSummary) -> None:

@@ -121,6 +121,25 @@ def test_flinks_converter_is_known_by_its_marker(tmp_path: Path) -> None:
     assert other_compactors(table, NOW) == ()
 
 
+@pytest.mark.parametrize(
+    ("ages", "works"),
+    [
+        ((7_000, 14_200), True),
+        ((7_000,), True),
+        ((30_000, 31_000), False),
+        ((30_000, 40_000), True),
+        ((90_000,), False),
+    ],
+)
+def test_flinks_converter_may_be_quiet_for_three_of_its_pauses(ages: tuple[int, ...], works: bool) -> None:
+    """Writers commit more often than 64 times in between."""
+    marker = {FLINK_CONVERTER.replace("-", "_"): "77"}
+    writers = [snapshot(number, Operation.APPEND, age=number) for number in range(100)]
+    oldest = snapshot(300, Operation.APPEND, age=200_000)
+    made = [snapshot(200 + at, Operation.OVERWRITE, age=at, **marker) for at in ages]
+    assert flink_converts([*writers, *made, oldest]) is works
+
+
 def branch(*ages: float, parent_of_the_oldest: int | None = 9) -> list[Snapshot]:
     """Snapshots of these ages in seconds, the newest first."""
     numbers = range(9 + len(ages), 9, -1)
