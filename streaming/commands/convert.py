@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ Check = Callable[[TableView], None]
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only show how many data files would be searched.")
 @click.option(
-    "--force", is_flag=True, help="Convert although another compactor rewrote files within the last day, or may have."
+    "--force",
+    is_flag=True,
+    help="Convert although another compactor or Flink's converter worked on the table in the last day, or may have.",
 )
 @OUTPUT
 @click.pass_obj
@@ -87,10 +90,11 @@ def _check(settings: Settings, stopped: TableView | None, view: TableView) -> No
     """
     if table_switch(view.properties) is False:
         raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
-    if flink_converts(view.history):
+    known = stopped.snapshot.snapshot_id if stopped and stopped.snapshot else None
+    if flink_converts(takewhile(lambda each: each.snapshot_id != known, view.history)):
         raise InputError(
-            f"Flink's converter works on {view.name}: its next run converts these deletes; stop that job if firnline "
-            "is to do so"
+            f"Flink's converter works on {view.name}: its next run converts these deletes. If firnline is to do so, "
+            "stop that job and give --force"
         )
     now = time.time()
     last = max((each.last for each in other_compactors(stopped.metadata, now)), default=0.0) if stopped else 0.0
@@ -100,7 +104,6 @@ def _check(settings: Settings, stopped: TableView | None, view: TableView) -> No
             f"{not_beside(others[0].name)}. Stop that compactor, make sure that no rewrite of it is under way, and "
             "give --force"
         )
-    known = stopped.snapshot.snapshot_id if stopped and stopped.snapshot else None
     if unlisted_before(view.history, now, known) is not None:
         raise InputError(
             f"{view.name}: {MAYBE_BESIDE}; or make sure that no rewrite of another compactor is under way, and give "

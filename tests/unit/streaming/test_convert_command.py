@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyiceberg.table.metadata import TableMetadata
 
 from compactor.errors import ReplanError
-from compactor.iceberg.other_compactors import OtherCompactor
+from compactor.iceberg.other_compactors import FLINK_CONVERTER, OtherCompactor
 from compactor.runs.convert import ConversionResult
 from streaming.cli import main
 from streaming.commands import convert as convert_module
@@ -115,6 +115,26 @@ def test_each_attempt_asks_the_switch_of_the_table(
     found = CliRunner().invoke(main, command_for(tmp_path))
     assert (made.made, found.exit_code == 0) == (1, False)
     assert "firnline.enabled=false" in found.stderr
+
+
+def test_flinks_converter_that_has_stopped_is_no_obstacle_until_it_commits_again(
+    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert_once() -> None:
+        history.table.append(history.rows(["a"]), snapshot_properties={FLINK_CONVERTER: "7"})
+
+    convert_once()
+    made = Attempts(lambda: history.append_unreal("a", [10]))
+    monkeypatch.setattr(convert_module, "Converting", made)
+    command = command_for(tmp_path)
+    found = CliRunner().invoke(main, command)
+    assert (made.made, found.exit_code == 0) == (0, False)
+    assert "stop that job and give --force" in found.stderr
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
+    made = Attempts(convert_once)
+    monkeypatch.setattr(convert_module, "Converting", made)
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
+    assert made.made == 1
 
 
 def forget_all_but_the_head(history: TableHistory) -> None:
