@@ -234,6 +234,7 @@ class OutputJobs:
         except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
             return error
         self.silence.end()
+        self._unanswered.pop(task.group, None)
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)

@@ -250,6 +250,20 @@ def test_a_store_that_answers_no_task_any_more_within_a_bundle_costs_three_secon
     assert {type(made._failed[number]) for number in range(5, 20)} == {RetryError}
 
 
+def test_a_file_group_that_was_answered_since_was_not_tried_without_an_answer() -> None:
+    """Its other tasks were not begun, because of others: it is not the one to give up."""
+    first, second = tasks = [TaskId(0, 0), TaskId(0, 1)]
+    made = jobs(Runner({first: 1}, Reason.UNAVAILABLE))
+    error = made._finish(first)
+    assert error is not None
+    made._judge(first, error)
+    made._leave([first])
+    assert made._failed.pop(0) is error
+    assert made._finish(first) is None
+    made._leave(tasks)
+    assert isinstance(made._failed[second.group], NotTriedError)
+
+
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
     runner = Runner({TASKS[1]: 1}, Reason.NO_SPACE)
     with pytest.raises(FirnlineError):
