@@ -177,8 +177,6 @@ class Converting:
                 if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
                     break
             tools.records.note_committed(run_id, written)
-            if landed is not None:
-                tools.unanswered.forget(table.name)
         # A lost race may have left files.
         records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
@@ -219,8 +217,9 @@ class Converting:
             FirnlineError: by class the reaction.
         """
         tools, name = self._tools, self._table.name
-        late = tools.unanswered.of(name)
-        searches = sorted(self._conversion.searches, key=lambda files: any(file.entry.path in late for file in files))
+        work = name, ENGINE
+        late = tools.unanswered.of(work, map(_paths, self._conversion.searches))
+        searches = sorted(self._conversion.searches, key=lambda files: not late.isdisjoint(_paths(files)))
         moved = partial(tools.lifelines.moved, name)
         jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
         outcomes: list[Outcome] = []
@@ -233,13 +232,14 @@ class Converting:
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
         tried = [(files, outcome) for files, outcome in pairs if outcome is not None]
         self.refused = tuple(
-            GivenUp(frozenset(file.entry.path for file in files), _why(outcome))
-            for files, outcome in tried
-            if not isinstance(outcome, FoundRows)
+            GivenUp(_paths(files), _why(outcome)) for files, outcome in tried if not isinstance(outcome, FoundRows)
         )
         unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
+        if jobs.silence.is_of_all:
+            tools.unanswered.note(work, late.union(files[0].entry.path for files, _ in unanswered))
+        elif found:
+            tools.unanswered.forget(work)
         if unanswered and len(unanswered) == len(tried):
-            tools.unanswered.note(name, [files[0].entry.path for files, _ in unanswered])
             raise unanswered[0][1]
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
         if failed is not None and not found:
@@ -301,6 +301,10 @@ class Converting:
             return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
 
         return send
+
+
+def _paths(files: Sequence[LiveFile]) -> frozenset[str]:
+    return frozenset(file.entry.path for file in files)
 
 
 def _why(outcome: Refusal | GiveUpError | RetryError | None) -> str:

@@ -42,6 +42,7 @@ from compactor.runs.results import (
     RunResult,
     as_planned,
     not_tried,
+    paths_of,
 )
 from compactor.runs.run_tools import RunTools
 from compactor.runs.silence import Silence
@@ -83,6 +84,7 @@ class Run:
         self._unanswered: list[DroppedGroup] = []
         self._untried: list[DroppedGroup] = []
         self._silence = Silence()
+        self._late: frozenset[str] = frozenset()
         self._lost_a_race = False
         self._sends = count(1)
         self._lock = threading.Lock()
@@ -140,13 +142,13 @@ class Run:
 
     def _late_groups_last(self) -> frozenset[int]:
         """Put the file groups last for which the store has not answered before; returns their numbers."""
-        files = self._tools.unanswered.of(self._plan.table.name)
-        if not files:
+        groups = self._plan.groups
+        self._late = self._tools.unanswered.of(self._plan.table.name, map(paths_of, groups))
+        if not self._late:
             return frozenset()
         others, late = list[PlannedGroup](), list[PlannedGroup]()
-        for planned in self._plan.groups:
-            paths = (file.entry.path for file in planned.file_group.files)
-            (others if files.isdisjoint(paths) else late).append(planned)
+        for planned in groups:
+            (others if self._late.isdisjoint(paths_of(planned)) else late).append(planned)
         self._plan = replace(self._plan, groups=(*others, *late))
         return frozenset(range(len(others), len(others) + len(late)))
 
@@ -159,9 +161,12 @@ class Run:
         """
         name = self._plan.table.name
         silent = [drop for drop in self._unanswered if drop.error.reason is Reason.UNAVAILABLE]
-        if silent and self._silence.is_of_all and not self.commits:
-            self._tools.unanswered.note(name, [next(drop.paths) for drop in silent])
-            raise silent[0].error
+        if silent and self._silence.is_of_all:
+            self._tools.unanswered.note(name, self._late.union(next(drop.paths) for drop in silent))
+            if not self.commits:
+                raise silent[0].error
+        elif self.commits:
+            self._tools.unanswered.forget(name)
         self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
         if self._untried:
             LOG.warning(
@@ -240,7 +245,6 @@ class Run:
             return
         self.commits += 1
         self._silence.end()
-        self._tools.unanswered.forget(self._plan.table.name)
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed

@@ -125,7 +125,7 @@ def test_timeouts_of_searches_that_end_after_others_were_done_beside_them_are_no
             done.set()
 
     jobs = searching(search, SlotPool(len(SEARCHES)))
-    jobs._silence = Watched()
+    jobs.silence = Watched()
     assert list(jobs.outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
 
 
@@ -249,3 +249,26 @@ def test_a_conversion_that_fails_at_its_first_searches_lets_the_next_one_begin_w
     assert len(made.refused) == SILENCE
     kept = made._searched(RunWatch())
     assert len(kept.by_value) == len(MANY) - SILENCE
+
+
+def test_after_an_outage_of_all_searches_those_in_a_lost_place_do_not_end_each_conversion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost, made = MANY[:SILENCE], converting(monkeypatch, lambda _files: SILENT)
+    made._tools.slots.resize(1)
+    made._conversion.searches = tuple(MANY)  # type: ignore[misc]
+    for _ in range(len(MANY) // SILENCE):
+        with pytest.raises(RetryError):
+            made._searched(RunWatch())
+    monkeypatch.setattr(Converting, "_search", lambda _self, files: SILENT if files in lost else found(files))
+    with pytest.raises(RetryError):
+        made._searched(RunWatch())
+    assert len(made._searched(RunWatch()).by_value) == len(MANY) - SILENCE
+
+
+def test_a_conversion_leaves_the_groups_late_that_a_run_comes_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not tried them."""
+    made = converting(monkeypatch, found)
+    made._tools.unanswered.note(made._table.name, ["0.parquet"])
+    made._searched(RunWatch())
+    assert made._tools.unanswered.of(made._table.name, [["0.parquet"], ["1.parquet"]]) == {"0.parquet"}

@@ -189,7 +189,45 @@ def test_a_run_that_fails_at_its_first_groups_lets_the_next_one_begin_with_other
     scene.carry_out()
     assert scene.tried == [3, 4, 5, 0, 1, 2]
     assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * 4
-    assert unanswered.of(cast("Any", "lake.db.t")) == frozenset(), "they are given up"
+
+
+def test_after_an_outage_of_all_groups_those_in_a_lost_place_do_not_end_each_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All are marked as late, and the lost ones come first again."""
+    unanswered = Unanswered()
+    for tried in [[0, 1, 2], [3, 4, 5]]:
+        scene = Parts(monkeypatch, 6, range(6), unanswered)
+        with pytest.raises(RetryError):
+            scene.carry_out()
+        assert scene.tried == tried
+    scene = Parts(monkeypatch, 6, range(3), unanswered)
+    with pytest.raises(RetryError):
+        scene.carry_out()
+    scene = Parts(monkeypatch, 6, range(3), unanswered)
+    scene.carry_out()
+    assert scene.tried == [3, 4, 5, 0, 1, 2]
+
+
+def test_a_run_that_fails_before_it_comes_to_the_late_groups_leaves_them_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    unanswered = Unanswered()
+    unanswered.note("lake.db.t", ["0.parquet"])
+
+    class Fails(Parts):
+        def send(self) -> Any:
+            sent, self.landed = super().send(), RetryError("the catalog does not answer")
+            return sent
+
+    scene = Fails(monkeypatch, 3, [0], unanswered)
+    with pytest.raises(RetryError):
+        scene.carry_out()
+    assert (scene.run.commits, scene.tried) == (1, [1, 2])
+    scene = Parts(monkeypatch, 3, [], unanswered)
+    scene.carry_out()
+    assert scene.tried == [1, 2, 0]
+    scene = Parts(monkeypatch, 3, [], unanswered)
+    scene.carry_out()
+    assert scene.tried == [0, 1, 2], "the store has answered for all"
 
 
 @pytest.mark.parametrize("landed", [True, RetryError("the store does not answer")])
