@@ -153,7 +153,10 @@ class Run:
         return frozenset(range(len(others), len(others) + len(late)))
 
     def _settle_unanswered(self) -> None:
-        """At the end of the run: a commit shows that the store is well, so groups without an answer are given up.
+        """At the end of the run: give up groups without an answer since the last commit, if there was one.
+
+        Where the store answered for none since then, it may be down. Only those are given up that got no answer in an
+        earlier run either; the others are left with a RetryError, and come last in the next run.
 
         Raises:
             RetryError: nothing was committed, and the store answered no more.
@@ -167,7 +170,7 @@ class Run:
                 raise silent[0].error
         elif self.commits:
             self._tools.unanswered.forget(name)
-        self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
+        self._drop([given_up_alone(drop) if self._is_hopeless(drop) else drop for drop in self._unanswered])
         if self._untried:
             LOG.warning(
                 "%s: %d file groups wait for the next run: %s", name, len(self._untried), self._untried[0].error
@@ -175,6 +178,10 @@ class Run:
         self._dropped += self._untried
         if self._dropped and self.commits == 0:
             raise _nothing_committed(self._dropped)
+
+    def _is_hopeless(self, drop: DroppedGroup) -> bool:
+        may_be_down = self._silence.is_of_all and drop.error.reason is Reason.UNAVAILABLE
+        return self.commits > 0 and not (may_be_down and self._late.isdisjoint(drop.paths))
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -245,6 +252,8 @@ class Run:
             return
         self.commits += 1
         self._silence.end()
+        self._drop([given_up_alone(drop) for drop in self._unanswered])
+        self._unanswered.clear()
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed

@@ -167,15 +167,31 @@ def test_a_store_that_answers_no_part_any_more_ends_the_run(monkeypatch: pytest.
     assert (scene.tried, scene.dropped) == ([*range(SILENCE)], [])
 
 
-def test_groups_in_a_row_without_an_answer_are_given_up_and_what_comes_after_them_waits_for_the_next_run(
+def test_a_store_that_answers_no_more_after_a_commit_gives_up_only_groups_without_an_answer_in_two_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene = Parts(monkeypatch, 9, range(2, 6), Unanswered())
+    """It may be down. What comes after them waits for the next run."""
+    unanswered = Unanswered()
+    scene = Parts(monkeypatch, 9, range(2, 9), unanswered)
     scene.carry_out()
     assert scene.tried == [0, 1, 2, 3, 4]
     assert scene.run.commits == 2
-    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * SILENCE + [NotTriedError] * 4
+    assert [type(drop.error) for drop in scene.dropped] == [RetryError] * SILENCE + [NotTriedError] * 4
     assert scene.run.result.dropped == tuple(scene.dropped)
+    scene = Parts(monkeypatch, 9, range(2, 6), unanswered)
+    scene.carry_out()
+    assert scene.tried == [0, 1, 5, 6, 7, 8, 2, 3, 4]
+    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * (1 + SILENCE)
+
+
+def test_an_outage_that_goes_on_gives_no_group_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    unanswered = Unanswered()
+    Parts(monkeypatch, 9, range(2, 9), unanswered).carry_out()
+    for tried in [[0, 1, 5], [6, 7, 8], [0, 1, 2]]:
+        scene = Parts(monkeypatch, 9, range(9), unanswered)
+        with pytest.raises(RetryError):
+            scene.carry_out()
+        assert (scene.tried, scene.dropped) == (tried, [])
 
 
 def test_a_run_that_fails_at_its_first_groups_lets_the_next_one_begin_with_others(
