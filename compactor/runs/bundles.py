@@ -100,6 +100,8 @@ class TaskQueue:
         self._waiting[:0] = tasks
 
     def put_last(self, task: TaskId) -> None:
-        """This task comes after all others, alone."""
+        """This task comes after those of all other file groups, alone, and before the others of its own."""
         self._alone.add(task)
-        self._waiting.append(task)
+        others = [each for each in self._waiting if each.group != task.group]
+        group = [each for each in self._waiting if each.group == task.group]
+        self._waiting = [*others, task, *group]

@@ -95,13 +95,17 @@ def nothing_converted(table: TableView, conversion: Conversion, run_id: str) -> 
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of all searches, by data file, and the searches that were refused."""
+    """Rows of all searches, by data file, and the searches that were refused.
+
+    `no_answer`: of searches without an answer, where only the commit can show that the store is well.
+    """
 
     by_value: Mapping[str, bytes]
     by_position: Mapping[str, bytes]
     bytes_read: int
     refused: Sequence[Sequence[LiveFile]]
     why: str
+    no_answer: RetryError | None
 
 
 class _Committed(NamedTuple):
@@ -139,6 +143,7 @@ class Converting:
 
         Raises:
             ReplanError: another commit touched the files; nothing was committed, the next attempt may succeed.
+            RetryError: the store answered no search any more, and no delete can be removed without those.
             StoppedError: the switches said so; nothing was committed.
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
         """
@@ -176,9 +181,9 @@ class Converting:
                 )
                 if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
                     break
+            if landed is None and found.no_answer is not None:
+                raise found.no_answer
             tools.records.note_committed(run_id, written)
-            if landed is not None:
-                tools.unanswered.forget(table.name)
         # A lost race may have left files.
         records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
@@ -215,12 +220,14 @@ class Converting:
 
         Raises:
             GiveUpError: no search succeeded; the error of the first that failed.
-            RetryError: the store answered none; the next conversion begins with others.
+            RetryError: nothing was found, and the store answered none, or none any more; the next conversion begins
+                with others.
             FirnlineError: by class the reaction.
         """
         tools, name = self._tools, self._table.name
-        late = tools.unanswered.of(name)
-        searches = sorted(self._conversion.searches, key=lambda files: any(file.entry.path in late for file in files))
+        work = name, ENGINE
+        late = tools.unanswered.of(work, map(_paths, self._conversion.searches))
+        searches = sorted(self._conversion.searches, key=lambda files: not late.isdisjoint(_paths(files)))
         moved = partial(tools.lifelines.moved, name)
         jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
         outcomes: list[Outcome] = []
@@ -233,14 +240,18 @@ class Converting:
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
         tried = [(files, outcome) for files, outcome in pairs if outcome is not None]
         self.refused = tuple(
-            GivenUp(frozenset(file.entry.path for file in files), _why(outcome))
-            for files, outcome in tried
-            if not isinstance(outcome, FoundRows)
+            GivenUp(_paths(files), _why(outcome)) for files, outcome in tried if not isinstance(outcome, FoundRows)
         )
         unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
-        if unanswered and len(unanswered) == len(tried):
-            tools.unanswered.note(name, [files[0].entry.path for files, _ in unanswered])
-            raise unanswered[0][1]
+        if jobs.silence.is_of_all:
+            tools.unanswered.note(work, late.union(files[0].entry.path for files, _ in unanswered))
+        elif found:
+            tools.unanswered.forget(work)
+        no_answer = None
+        if jobs.silence.is_of_all or len(unanswered) == len(tried):  # those of an earlier conversion may be given up
+            no_answer = next((error for files, error in unanswered if late.isdisjoint(_paths(files))), None)
+        if no_answer and not found:
+            raise no_answer
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
         if failed is not None and not found:
             raise failed
@@ -250,6 +261,7 @@ class Converting:
             bytes_read=sum(each.bytes_read for each in found),
             refused=[files for files, _ in refused],
             why=refused[0][1] if refused else "",
+            no_answer=no_answer,
         )
 
     def _search(self, files: Sequence[LiveFile]) -> FoundRows | Refusal | FirnlineError:
@@ -301,6 +313,10 @@ class Converting:
             return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
 
         return send
+
+
+def _paths(files: Sequence[LiveFile]) -> frozenset[str]:
+    return frozenset(file.entry.path for file in files)
 
 
 def _why(outcome: Refusal | GiveUpError | RetryError | None) -> str:

@@ -39,6 +39,7 @@ class KeySearches:
         slots: Shared with all runs.
         stopped: Set from outside to stop.
         moved: Called while the conversion waits for its first slot: waiting is no hang.
+        silence: Of the store, as far as the conversion has seen it.
     """
 
     search: Callable[[Files], FoundRows | Refusal | FirnlineError]
@@ -46,9 +47,9 @@ class KeySearches:
     slots: SlotPool
     stopped: threading.Event
     moved: Callable[[], object]
+    silence: Silence = field(default_factory=Silence)
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _silence: Silence = field(default_factory=Silence)
     _error: BaseException | None = None
 
     def outcomes(self, searches: Sequence[Files]) -> Iterator[Outcome]:
@@ -78,13 +79,13 @@ class KeySearches:
     def _has_slot(self, jobs: Iterable[Future[Outcome]]) -> bool:
         """Wait for a slot. False: the store answers no search any more, none of those under way (`jobs`) either."""
         while True:
-            if self._silence.is_of_all:
+            if self.silence.is_of_all:
                 wait(jobs)
-                if self._silence.is_of_all:
+                if self.silence.is_of_all:
                     return False
             if not self.slots.acquire(self.table, self._waits):
                 raise self._stopped_error
-            if not self._silence.is_of_all:
+            if not self.silence.is_of_all:
                 return True
             self.slots.release(self.table)
 
@@ -99,14 +100,14 @@ class KeySearches:
             self.slots.release(self.table)
 
     def _tried_twice(self, files: Files) -> Outcome:
-        done_before = self._silence.done
+        done_before = self.silence.done
         outcome = self._tried(files)
         if isinstance(outcome, Exception) and self._is_worth_another_attempt(files, outcome, done_before):
             LOG.info("%s: a search for deleted rows is tried again: %s", self.table, outcome)
             outcome = self._tried(files)
         if isinstance(outcome, Exception):
             return self._failure(outcome)
-        self._silence.end()
+        self.silence.end()
         return outcome
 
     def _tried(self, files: Files) -> FoundRows | Refusal | Exception:
@@ -129,8 +130,8 @@ class KeySearches:
         `done_before`: how many searches were done before this one began.
         """
         if is_no_answer(error):
-            self._silence.note(files[0].entry.path, done_before)
-            if self._silence.is_of_all:
+            self.silence.note(files[0].entry.path, done_before)
+            if self.silence.is_of_all:
                 return False
         return error.reason in TRIED_AGAIN if isinstance(error, FirnlineError) else True
 

@@ -234,6 +234,7 @@ class OutputJobs:
         except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
             return error
         self.silence.end()
+        self._unanswered.pop(task.group, None)
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
@@ -258,7 +259,8 @@ class OutputJobs:
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
         """Whether the task waits for a slot again: it may succeed alone, or with a new credential.
 
-        One without an answer comes after all others: they show whether the store answers.
+        One without an answer comes after all other groups, which show whether the store answers, but before the rest of
+        its own: the second attempt decides whether that is tried.
         """
         passing = isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN
         if not passing or task in self._tried:

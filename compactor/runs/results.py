@@ -40,7 +40,12 @@ class DroppedGroup:
     @property
     def paths(self) -> Iterator[str]:
         """Its data files."""
-        return (file.entry.path for file in self.planned.file_group.files)
+        return paths_of(self.planned)
+
+
+def paths_of(planned: PlannedGroup) -> Iterator[str]:
+    """The data files of a file group."""
+    return (file.entry.path for file in planned.file_group.files)
 
 
 def left_out(

@@ -42,6 +42,7 @@ from compactor.runs.results import (
     RunResult,
     as_planned,
     not_tried,
+    paths_of,
 )
 from compactor.runs.run_tools import RunTools
 from compactor.runs.silence import Silence
@@ -83,6 +84,7 @@ class Run:
         self._unanswered: list[DroppedGroup] = []
         self._untried: list[DroppedGroup] = []
         self._silence = Silence()
+        self._late: frozenset[str] = frozenset()
         self._lost_a_race = False
         self._sends = count(1)
         self._lock = threading.Lock()
@@ -140,18 +142,21 @@ class Run:
 
     def _late_groups_last(self) -> frozenset[int]:
         """Put the file groups last for which the store has not answered before; returns their numbers."""
-        files = self._tools.unanswered.of(self._plan.table.name)
-        if not files:
+        groups = self._plan.groups
+        self._late = self._tools.unanswered.of(self._plan.table.name, map(paths_of, groups))
+        if not self._late:
             return frozenset()
         others, late = list[PlannedGroup](), list[PlannedGroup]()
-        for planned in self._plan.groups:
-            paths = (file.entry.path for file in planned.file_group.files)
-            (others if files.isdisjoint(paths) else late).append(planned)
+        for planned in groups:
+            (others if self._late.isdisjoint(paths_of(planned)) else late).append(planned)
         self._plan = replace(self._plan, groups=(*others, *late))
         return frozenset(range(len(others), len(others) + len(late)))
 
     def _settle_unanswered(self) -> None:
-        """At the end of the run: a commit shows that the store is well, so groups without an answer are given up.
+        """At the end of the run: give up groups without an answer since the last commit, if there was one.
+
+        Where the store answered for none since then, it may be down. Only those are given up that got no answer in an
+        earlier run either; the others are left with a RetryError, and come last in the next run.
 
         Raises:
             RetryError: nothing was committed, and the store answered no more.
@@ -159,10 +164,13 @@ class Run:
         """
         name = self._plan.table.name
         silent = [drop for drop in self._unanswered if drop.error.reason is Reason.UNAVAILABLE]
-        if silent and self._silence.is_of_all and not self.commits:
-            self._tools.unanswered.note(name, [next(drop.paths) for drop in silent])
-            raise silent[0].error
-        self._drop([given_up_alone(drop) if self.commits else drop for drop in self._unanswered])
+        if silent and self._silence.is_of_all:
+            self._tools.unanswered.note(name, self._late.union(next(drop.paths) for drop in silent))
+            if not self.commits:
+                raise silent[0].error
+        elif self.commits:
+            self._tools.unanswered.forget(name)
+        self._drop([given_up_alone(drop) if self._is_hopeless(drop) else drop for drop in self._unanswered])
         if self._untried:
             LOG.warning(
                 "%s: %d file groups wait for the next run: %s", name, len(self._untried), self._untried[0].error
@@ -170,6 +178,10 @@ class Run:
         self._dropped += self._untried
         if self._dropped and self.commits == 0:
             raise _nothing_committed(self._dropped)
+
+    def _is_hopeless(self, drop: DroppedGroup) -> bool:
+        may_be_down = self._silence.is_of_all and drop.error.reason is Reason.UNAVAILABLE
+        return self.commits > 0 and not (may_be_down and self._late.isdisjoint(drop.paths))
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -240,7 +252,8 @@ class Run:
             return
         self.commits += 1
         self._silence.end()
-        self._tools.unanswered.forget(self._plan.table.name)
+        self._drop([given_up_alone(drop) for drop in self._unanswered])
+        self._unanswered.clear()
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-from compactor.table_names import TableName
-
 SILENCE: Final = 3
 """Pieces of work that got no answer, with none done since the first of them began: the store answers none any more."""
 
@@ -48,25 +46,27 @@ class Silence:
 
 
 class Unanswered:
-    """Data files without an answer, of tables for which the store answered nothing: the next run begins with others.
+    """Data files without an answer, where the store answered nothing any more: the next run comes to them last.
 
-    Else files in a place that is lost would end each run before it comes to the others. Thread-safe.
+    Else files in a place that is lost would end each run before it comes to the others. `work`: the table, for its
+    runs; its conversions have their own. One thread at a time works on a table.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[TableName, frozenset[str]] = {}
+        self._files: dict[Hashable, frozenset[str]] = {}
 
-    def note(self, table: TableName, paths: Iterable[str]) -> None:
-        """A run or conversion of `table` ended with nothing done; it got no answer for these data files."""
-        with self._lock:
-            self._files[table] = self.of(table) | frozenset(paths)
+    def note(self, work: Hashable, paths: Iterable[str]) -> None:
+        """These files come last, until `forget`."""
+        self._files[work] = frozenset(paths)
 
-    def forget(self, table: TableName) -> None:
-        """Something was committed: the files without an answer were given up."""
-        with self._lock:
-            self._files.pop(table, None)
+    def forget(self, work: Hashable) -> None:
+        """The store answered until the end."""
+        self._files.pop(work, None)
 
-    def of(self, table: TableName) -> frozenset[str]:
-        """The data files of `table`."""
-        return self._files.get(table, frozenset())
+    def of(self, work: Hashable, groups: Iterable[Iterable[str]]) -> frozenset[str]:
+        """The files that come last. None, if each of the groups has one of them: then the first ones are tried again.
+
+        `groups`: the data files of each file group or search.
+        """
+        files = self._files.get(work, frozenset())
+        return frozenset() if all(not files.isdisjoint(paths) for paths in groups) else files

@@ -340,7 +340,7 @@ def _give_up(failed: list[_Failed], *, done: bool) -> None:
 
 
 def _overtaken_files(result: RunResult) -> int:
-    """Files of groups that other commits overtook: another run can rewrite them."""
+    """Files of groups that other commits overtook, or the store did not answer for: another run can rewrite them."""
     overtaken = (drop.planned.file_group for drop in result.dropped if not isinstance(drop.error, GiveUpError))
     return sum(len(group.files) for group in overtaken)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from py4j.protocol import Py4JNetworkError
 from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_search import FoundRows
+from compactor.runs import convert as convert_module
 from compactor.runs.convert import Converting
 from compactor.runs.key_searches import KeySearches
 from compactor.runs.lifelines import Lifelines
@@ -125,7 +127,7 @@ def test_timeouts_of_searches_that_end_after_others_were_done_beside_them_are_no
             done.set()
 
     jobs = searching(search, SlotPool(len(SEARCHES)))
-    jobs._silence = Watched()
+    jobs.silence = Watched()
     assert list(jobs.outcomes(SEARCHES)) == [found(files) for files in SEARCHES]
 
 
@@ -249,3 +251,76 @@ def test_a_conversion_that_fails_at_its_first_searches_lets_the_next_one_begin_w
     assert len(made.refused) == SILENCE
     kept = made._searched(RunWatch())
     assert len(kept.by_value) == len(MANY) - SILENCE
+
+
+def test_after_an_outage_of_all_searches_those_in_a_lost_place_do_not_end_each_conversion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost, made = MANY[:SILENCE], converting(monkeypatch, lambda _files: SILENT)
+    made._tools.slots.resize(1)
+    made._conversion.searches = tuple(MANY)  # type: ignore[misc]
+    for _ in range(len(MANY) // SILENCE):
+        with pytest.raises(RetryError):
+            made._searched(RunWatch())
+    monkeypatch.setattr(Converting, "_search", lambda _self, files: SILENT if files in lost else found(files))
+    with pytest.raises(RetryError):
+        made._searched(RunWatch())
+    assert len(made._searched(RunWatch()).by_value) == len(MANY) - SILENCE
+
+
+def test_a_conversion_leaves_the_groups_late_that_a_run_comes_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not tried them."""
+    made = converting(monkeypatch, found)
+    made._tools.unanswered.note(made._table.name, ["0.parquet"])
+    made._searched(RunWatch())
+    assert made._tools.unanswered.of(made._table.name, [["0.parquet"], ["1.parquet"]]) == {"0.parquet"}
+
+
+class Outage:
+    """Conversions of nine searches with one slot. `landed`: whether there is something to commit."""
+
+    def __init__(self, patched: pytest.MonkeyPatch, *, landed: bool) -> None:
+        self.patched, self.landed, self.unanswered = patched, landed, Unanswered()
+        supervisor = SimpleNamespace(watch=lambda *_: nullcontext(RunWatch()))
+        records = SimpleNamespace(around=lambda *_: nullcontext(), close=lambda *_, **__: None)
+        patched.setattr(convert_module, "JavaTable", SimpleNamespace(load=lambda *_: None))
+        patched.setattr(convert_module, "run_folder", lambda *_: "")
+        patched.setattr(convert_module, "RunSupervisor", lambda *_: supervisor)
+        patched.setattr(convert_module, "OutputRecords", lambda *_: records)
+        patched.setattr(convert_module, "converted", lambda *_: ())
+        patched.setattr(convert_module, "unpacked", lambda _: ())
+
+    def convert(self, down: Container[int]) -> Converting:
+        """`down`: numbers of the searches without an answer."""
+        made = converting(self.patched, lambda files: SILENT if MANY.index(files) in down else found(files))
+        made._conversion = cast(
+            "Any", SimpleNamespace(searches=MANY, files=(), deletes=[1], refused=0, why="", bytes=0)
+        )
+        made._table = cast("Any", SimpleNamespace(name="lake.db.t", snapshot=SimpleNamespace(snapshot_id=1)))
+        landed = SimpleNamespace(snapshot_id=2) if self.landed else None
+        made._tools = cast("Any", SimpleNamespace(
+            slots=SlotPool(1), lifelines=Lifelines(), unanswered=self.unanswered, session=None, catalogs=None,
+            records=SimpleNamespace(note_committed=lambda *_: None), right=None, lease_seconds=60, check_seconds=60,
+            cache=None, ticks=lambda: 0.0, in_time=lambda *_, **__: (landed, ()), rolled_back=lambda *_: False,
+            rolls_back=lambda _: False,
+        ))  # fmt: skip
+        made.convert()
+        return made
+
+
+def test_a_store_that_answers_no_search_any_more_gives_none_up_unless_something_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be down. Searches without an answer in two conversions are given up."""
+    outage = Outage(monkeypatch, landed=False)
+    with pytest.raises(RetryError):
+        outage.convert(range(1, 9))
+    made = outage.convert(range(1, 4))
+    assert [set(each.paths) for each in made.refused] == [{f"{number}.parquet"} for number in range(1, 4)]
+
+
+def test_a_commit_after_searches_without_an_answer_shows_that_the_store_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Outage(monkeypatch, landed=True).convert(range(1, 9))
+    assert len(made.refused) == SILENCE

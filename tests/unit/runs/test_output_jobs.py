@@ -208,6 +208,27 @@ def test_one_file_group_without_an_answer_ends_no_run_however_many_tasks_it_has(
     assert list(made._failed) == [0]
 
 
+def test_one_file_group_on_a_store_that_is_down_costs_two_rounds_of_timeouts() -> None:
+    """A table without partitions may have no other group: nothing shows that the store is down."""
+    slots, tasks = 8, [TaskId(0, index) for index in range(200)]
+
+    class BySpark(Runner):
+        """Keeps its slot until it has failed."""
+
+        def needs_spark(self, _task: TaskId) -> bool:
+            return True
+
+    runner = BySpark(dict.fromkeys(tasks, 9), Reason.UNAVAILABLE)
+    made = jobs(runner, 1, slots)
+    group = made.plan.groups[0]
+    files = SimpleNamespace(tasks=list(group.file_group.tasks) * len(tasks), partition=group.file_group.partition)
+    made.plan.groups[0] = SimpleNamespace(engine=group.engine, file_group=files)  # type: ignore[index]
+    made.pace = cast("Any", SimpleNamespace(seconds=lambda *_: 60.0, learn=lambda *_: None))
+    made._run_all(tasks)
+    assert list(made._failed) == [0]
+    assert sum(runner.attempts.values()) <= 2 * slots + 1
+
+
 def test_what_a_bundle_has_written_behind_files_without_an_answer_shows_that_the_store_answers() -> None:
     many = [TaskId(number, 0) for number in range(20)]
     runner = Runner(dict.fromkeys(many[:4], 9), Reason.UNAVAILABLE)
@@ -227,6 +248,20 @@ def test_a_store_that_answers_no_task_any_more_within_a_bundle_costs_three_secon
     assert set(made._written) == set(many[:5])
     assert len(runner.bundles) == 1 + SILENCE, "no second attempt of fifteen tasks, one after the other"
     assert {type(made._failed[number]) for number in range(5, 20)} == {RetryError}
+
+
+def test_a_file_group_that_was_answered_since_was_not_tried_without_an_answer() -> None:
+    """Its other tasks were not begun, because of others: it is not the one to give up."""
+    first, second = tasks = [TaskId(0, 0), TaskId(0, 1)]
+    made = jobs(Runner({first: 1}, Reason.UNAVAILABLE))
+    error = made._finish(first)
+    assert error is not None
+    made._judge(first, error)
+    made._leave([first])
+    assert made._failed.pop(0) is error
+    assert made._finish(first) is None
+    made._leave(tasks)
+    assert isinstance(made._failed[second.group], NotTriedError)
 
 
 def test_another_failure_of_the_store_ends_the_run_at_once() -> None:

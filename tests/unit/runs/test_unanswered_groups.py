@@ -167,15 +167,31 @@ def test_a_store_that_answers_no_part_any_more_ends_the_run(monkeypatch: pytest.
     assert (scene.tried, scene.dropped) == ([*range(SILENCE)], [])
 
 
-def test_groups_in_a_row_without_an_answer_are_given_up_and_what_comes_after_them_waits_for_the_next_run(
+def test_a_store_that_answers_no_more_after_a_commit_gives_up_only_groups_without_an_answer_in_two_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene = Parts(monkeypatch, 9, range(2, 6), Unanswered())
+    """It may be down. What comes after them waits for the next run."""
+    unanswered = Unanswered()
+    scene = Parts(monkeypatch, 9, range(2, 9), unanswered)
     scene.carry_out()
     assert scene.tried == [0, 1, 2, 3, 4]
     assert scene.run.commits == 2
-    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * SILENCE + [NotTriedError] * 4
+    assert [type(drop.error) for drop in scene.dropped] == [RetryError] * SILENCE + [NotTriedError] * 4
     assert scene.run.result.dropped == tuple(scene.dropped)
+    scene = Parts(monkeypatch, 9, range(2, 6), unanswered)
+    scene.carry_out()
+    assert scene.tried == [0, 1, 5, 6, 7, 8, 2, 3, 4]
+    assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * (1 + SILENCE)
+
+
+def test_an_outage_that_goes_on_gives_no_group_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    unanswered = Unanswered()
+    Parts(monkeypatch, 9, range(2, 9), unanswered).carry_out()
+    for tried in [[0, 1, 5], [6, 7, 8], [0, 1, 2]]:
+        scene = Parts(monkeypatch, 9, range(9), unanswered)
+        with pytest.raises(RetryError):
+            scene.carry_out()
+        assert (scene.tried, scene.dropped) == (tried, [])
 
 
 def test_a_run_that_fails_at_its_first_groups_lets_the_next_one_begin_with_others(
@@ -189,7 +205,45 @@ def test_a_run_that_fails_at_its_first_groups_lets_the_next_one_begin_with_other
     scene.carry_out()
     assert scene.tried == [3, 4, 5, 0, 1, 2]
     assert [type(drop.error) for drop in scene.dropped] == [GiveUpError] * 4
-    assert unanswered.of(cast("Any", "lake.db.t")) == frozenset(), "they are given up"
+
+
+def test_after_an_outage_of_all_groups_those_in_a_lost_place_do_not_end_each_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All are marked as late, and the lost ones come first again."""
+    unanswered = Unanswered()
+    for tried in [[0, 1, 2], [3, 4, 5]]:
+        scene = Parts(monkeypatch, 6, range(6), unanswered)
+        with pytest.raises(RetryError):
+            scene.carry_out()
+        assert scene.tried == tried
+    scene = Parts(monkeypatch, 6, range(3), unanswered)
+    with pytest.raises(RetryError):
+        scene.carry_out()
+    scene = Parts(monkeypatch, 6, range(3), unanswered)
+    scene.carry_out()
+    assert scene.tried == [3, 4, 5, 0, 1, 2]
+
+
+def test_a_run_that_fails_before_it_comes_to_the_late_groups_leaves_them_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    unanswered = Unanswered()
+    unanswered.note("lake.db.t", ["0.parquet"])
+
+    class Fails(Parts):
+        def send(self) -> Any:
+            sent, self.landed = super().send(), RetryError("the catalog does not answer")
+            return sent
+
+    scene = Fails(monkeypatch, 3, [0], unanswered)
+    with pytest.raises(RetryError):
+        scene.carry_out()
+    assert (scene.run.commits, scene.tried) == (1, [1, 2])
+    scene = Parts(monkeypatch, 3, [], unanswered)
+    scene.carry_out()
+    assert scene.tried == [1, 2, 0]
+    scene = Parts(monkeypatch, 3, [], unanswered)
+    scene.carry_out()
+    assert scene.tried == [0, 1, 2], "the store has answered for all"
 
 
 @pytest.mark.parametrize("landed", [True, RetryError("the store does not answer")])
