@@ -99,7 +99,7 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
     failures = [text for each in rounds for text in each.writer_failures]
     if kind != "plain":
         failed += [f"a writer failed because of us: {text}" for text in failures]
-    for hours in range(4):
+    for hours in (0, *(3**power for power in range(6))):  # ten days: no writer follows the last run to settle it
         sweep_later(lake, 3600 * hours)
     orphans = {path for path in unreferenced(lake, table) if "firnline" in path}
     failed += [f"left behind: {path}" for path in sorted(orphans)]
