@@ -108,8 +108,10 @@ def flink_converts(snapshots: Iterable[Snapshot]) -> bool:
         at = each.timestamp_ms / 1000
         newest = newest or at
         converted = each.summary is not None and FLINK_CONVERTER in each.summary.additional_properties
-        if converted and (last or number < CONVERTER_LOOKED_AT):
-            return newest - last <= CONVERTER_PAUSES * (last - at) if last else True
+        if converted and number < CONVERTER_LOOKED_AT:
+            return True
+        if converted and last:
+            return newest - last <= CONVERTER_PAUSES * (last - at)
         if number >= CONVERTER_LOOKED_AT and at <= newest - DAY_SECONDS:
             break
         last = at if converted else last

@@ -170,9 +170,9 @@ def _fitting(read: Sequence[tuple[int, int, int]], left: Sequence[float]) -> int
 def _of_the_first(task: Task, read: Sequence[tuple[int, int, int]], limits: GroupLimits, left: Sequence[float]) -> int:
     """How many files of a run's first task are rewritten although two do not fit together with their delete files.
 
-    The run reads the delete files of the first two in any case. Beside these it may read what is left, or as much
-    again if that is more: else each run would read all deletes for few data files, and never be done with a table that
-    gets more. If two files do not fit even so, only the number of files of a run counts.
+    The run reads the delete files of the first two in any case. Beside these it may read as much as the limits leave,
+    or as much again if that is more: else each run would read all deletes for few data files, and never be done with a
+    table that gets more. If two files do not fit even so, only the number of files of a run counts.
     """
     files, deletes, size = read[:2][-1]
     size -= sum(file.size for file in task[:files])

@@ -102,6 +102,4 @@ class TaskQueue:
     def put_last(self, task: TaskId) -> None:
         """This task comes after those of all other file groups, alone, and before the others of its own."""
         self._alone.add(task)
-        others = [each for each in self._waiting if each.group != task.group]
-        group = [each for each in self._waiting if each.group == task.group]
-        self._waiting = [*others, task, *group]
+        self._waiting = sorted([task, *self._waiting], key=lambda each: each.group == task.group)

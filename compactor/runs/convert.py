@@ -225,8 +225,7 @@ class Converting:
             FirnlineError: by class the reaction.
         """
         tools, name = self._tools, self._table.name
-        work = name, ENGINE
-        late = tools.unanswered.of(work, map(_paths, self._conversion.searches))
+        late = tools.unanswered.of(self._work, map(_paths, self._conversion.searches))
         searches = sorted(self._conversion.searches, key=lambda files: not late.isdisjoint(_paths(files)))
         moved = partial(tools.lifelines.moved, name)
         jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
@@ -242,14 +241,7 @@ class Converting:
         self.refused = tuple(
             GivenUp(_paths(files), _why(outcome)) for files, outcome in tried if not isinstance(outcome, FoundRows)
         )
-        unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
-        if jobs.silence.is_of_all:
-            tools.unanswered.note(work, late.union(files[0].entry.path for files, _ in unanswered))
-        elif found:
-            tools.unanswered.forget(work)
-        no_answer = None
-        if jobs.silence.is_of_all or len(unanswered) == len(tried):  # those of an earlier conversion may be given up
-            no_answer = next((error for files, error in unanswered if late.isdisjoint(_paths(files))), None)
+        no_answer = self._settle_unanswered(tried, late, is_silent=jobs.silence.is_of_all)
         if no_answer and not found:
             raise no_answer
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
@@ -263,6 +255,28 @@ class Converting:
             why=refused[0][1] if refused else "",
             no_answer=no_answer,
         )
+
+    @property
+    def _work(self) -> tuple[TableName, str]:
+        """Of this table's conversions, among the files without an answer."""
+        return self._table.name, ENGINE
+
+    def _settle_unanswered(
+        self, tried: Sequence[tuple[Sequence[LiveFile], Outcome]], late: frozenset[str], *, is_silent: bool
+    ) -> RetryError | None:
+        """Remember which files come last in the next conversion, or that none do.
+
+        Returns the error of a search, not of `late` files, if only a commit can show that the store is well: it
+        answered no search, or none any more (`is_silent`).
+        """
+        unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
+        if is_silent:
+            self._tools.unanswered.note(self._work, late.union(files[0].entry.path for files, _ in unanswered))
+        elif any(isinstance(outcome, FoundRows) for _, outcome in tried):
+            self._tools.unanswered.forget(self._work)
+        if is_silent or len(unanswered) == len(tried):
+            return next((error for files, error in unanswered if late.isdisjoint(_paths(files))), None)
+        return None
 
     def _search(self, files: Sequence[LiveFile]) -> FoundRows | Refusal | FirnlineError:
         """Run the Spark job of one search, and charge what it has read."""

@@ -142,15 +142,15 @@ class Run:
 
     def _late_groups_last(self) -> frozenset[int]:
         """Put the file groups last for which the store has not answered before; returns their numbers."""
-        groups = self._plan.groups
-        self._late = self._tools.unanswered.of(self._plan.table.name, map(paths_of, groups))
+        self._late = self._tools.unanswered.of(self._plan.table.name, map(paths_of, self._plan.groups))
         if not self._late:
             return frozenset()
-        others, late = list[PlannedGroup](), list[PlannedGroup]()
-        for planned in groups:
-            (others if self._late.isdisjoint(paths_of(planned)) else late).append(planned)
-        self._plan = replace(self._plan, groups=(*others, *late))
-        return frozenset(range(len(others), len(others) + len(late)))
+        groups = tuple(sorted(self._plan.groups, key=self._is_late))
+        self._plan = replace(self._plan, groups=groups)
+        return frozenset(number for number, planned in enumerate(groups) if self._is_late(planned))
+
+    def _is_late(self, planned: PlannedGroup) -> bool:
+        return not self._late.isdisjoint(paths_of(planned))
 
     def _settle_unanswered(self) -> None:
         """At the end of the run: give up groups without an answer since the last commit, if there was one.
@@ -181,7 +181,7 @@ class Run:
 
     def _is_hopeless(self, drop: DroppedGroup) -> bool:
         may_be_down = self._silence.is_of_all and drop.error.reason is Reason.UNAVAILABLE
-        return self.commits > 0 and not (may_be_down and self._late.isdisjoint(drop.paths))
+        return self.commits > 0 and (self._is_late(drop.planned) or not may_be_down)
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""

@@ -209,7 +209,7 @@ def groups_of_one_run(found: Sequence[LiveFile], limits: GroupLimits) -> list[tu
     ],
 )
 def test_where_delete_files_leave_no_room_the_first_task_is_cut(deletes: int, limits: GroupLimits, taken: int) -> None:
-    """It may read what is left beside the deletes, or as much as these if that is more."""
+    """Beside the deletes it may read as much as the limits leave, or as much as the deletes if that is more."""
     assert list(map(len, groups_of_one_run(with_shared_deletes(8, deletes), limits))) == [taken]
 
 

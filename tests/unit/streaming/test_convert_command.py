@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,51 +118,42 @@ def test_each_attempt_asks_the_switch_of_the_table(
     assert "firnline.enabled=false" in found.stderr
 
 
-def test_flinks_converter_that_has_stopped_is_no_obstacle_until_it_commits_again(
-    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def convert_once() -> None:
-        history.table.append(history.rows(["a"]), snapshot_properties={FLINK_CONVERTER: "7"})
-
-    convert_once()
-    made = Attempts(lambda: history.append_unreal("a", [10]))
-    monkeypatch.setattr(convert_module, "Converting", made)
-    command = command_for(tmp_path)
-    found = CliRunner().invoke(main, command)
-    assert (made.made, found.exit_code == 0) == (0, False)
-    assert "stop that job and give --force" in found.stderr
-    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
-    made = Attempts(convert_once)
-    monkeypatch.setattr(convert_module, "Converting", made)
-    assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
-    assert made.made == 1
-
-
-def forget_all_but_the_head(history: TableHistory) -> None:
+def history_is_cut(history: TableHistory) -> None:
+    """Rewrites of another compactor may have expired."""
+    for _ in range(2):
+        history.append_unreal("a", [10])
     *older, _head = (each.snapshot_id for each in history.view().metadata.snapshots)
     history.table.maintenance.expire_snapshots().by_ids(older).commit()
 
 
-def test_a_history_of_less_than_a_day_may_hide_another_compactor(
-    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
+def flink_converts_once(history: TableHistory) -> None:
+    history.table.append(history.rows(["a"]), snapshot_properties={FLINK_CONVERTER: "7"})
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (history_is_cut, "does not list all snapshots of the last day"),
+        (flink_converts_once, "stop that job and give --force"),
+    ],
+)
+def test_who_gives_force_knows_what_others_did_until_then_and_not_later(
+    tmp_path: Path,
+    history: TableHistory,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[TableHistory], None],
+    why: str,
 ) -> None:
-    """Its rewrites may have expired. Who gives --force knows of those until then, not of later ones."""
-    forget_all_but_the_head(history)
+    happens(history)
     made = Attempts(lambda: history.append_unreal("a", [10]))
     monkeypatch.setattr(convert_module, "Converting", made)
     command = command_for(tmp_path)
     found = CliRunner().invoke(main, command)
     assert (made.made, found.exit_code == 0) == (0, False)
-    assert "does not list all snapshots of the last day" in found.stderr
+    assert why in found.stderr
     assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
     assert made.made == 2
-
-    def hidden() -> None:
-        history.append_unreal("a", [10])
-        history.append_unreal("a", [10])
-        forget_all_but_the_head(history)
-
-    made = Attempts(hidden)
+    made = Attempts(lambda: happens(history))
     monkeypatch.setattr(convert_module, "Converting", made)
     assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
     assert made.made == 1
