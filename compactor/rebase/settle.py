@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.rebase.input_changes import InputChange
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions
-from compactor.rewrite.deletes.row_maps import InputRows, unpacked
+from compactor.rewrite.deletes.row_maps import InputRows, bitmap, unpacked
 
 ReadPositions = Callable[[Mapping[str, tuple[FileEntry, ...]]], Mapping[str, Positions]]
 """Delete files by data file → the positions that they delete there, ascending; files without any are left out."""
@@ -59,21 +59,21 @@ def settle(
     for inputs in outputs:
         mine = BitMap64()
         for each in inputs:
-            before = unpacked(each.carried)
-            now = _deleted_now(each, before, changes.get(each.location), found.get(each.location, NO_POSITIONS))
-            if isinstance(now, str):
-                return now
-            carried += len(before)
-            mine.update(each.moved(now).astype(np.uint64))
+            there = each.carried_there
+            carried += len(there)
+            if each.location in changes:
+                now = _deleted_now(each, changes[each.location], found.get(each.location, NO_POSITIONS))
+                if isinstance(now, str):
+                    return now
+                there = bitmap(each.moved(now))
+            mine |= there
         deleted.append(mine)
     return Settled(tuple(deleted), carried, sum(map(len, deleted)) - carried, touched)
 
 
-def _deleted_now(rows: InputRows, carried: Positions, change: InputChange | None, found: Positions) -> Positions | str:
+def _deleted_now(rows: InputRows, change: InputChange, found: Positions) -> Positions | str:
     """Positions of an input that are deleted now, or why they are unknown."""
-    if change is None:
-        return carried
-    now = found[: np.searchsorted(found, rows.rows)]
+    carried, now = unpacked(rows.carried), found[: np.searchsorted(found, rows.rows)]
     expected = [unpacked(rows.by_position), carried] if change.whole else []
     if change.lost_equality:
         expected.append(unpacked(rows.by_value))

@@ -29,7 +29,7 @@ from compactor.reasons import Reason, Refusal
 from compactor.rebase.delete_files import DeletedRows, read_positions, write_deletes
 from compactor.rebase.input_changes import Changes
 from compactor.rewrite.deletes.key_search import FoundRows
-from compactor.rewrite.deletes.row_maps import unpacked
+from compactor.rewrite.deletes.row_maps import bitmap
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
@@ -193,7 +193,7 @@ class Converting:
             deletes_removed=removed if landed else 0,
             deletes_left=len(conversion.deletes) - removed + conversion.refused,
             why=found.why or conversion.why,
-            rows=sum(len(unpacked(positions)) for positions in found.by_value.values()) if landed else 0,
+            rows=sum(len(BitMap64.deserialize(positions)) for positions in found.by_value.values()) if landed else 0,
             files_hit=len(found.by_value),
             files_searched=len(files),
             bytes_read=found.bytes_read,
@@ -359,7 +359,7 @@ def _new_rows(
         newer = {path: tuple(each for each in seen.new_ones_of({path}) if each.is_deletion_vector) for path in rows}
         newer = {path: vectors for path, vectors in newer.items() if vectors}
         for path, positions in read_positions(now, newer).items():
-            rows[path] |= BitMap64(positions)
+            rows[path] |= bitmap(positions)
         for file in files:
             path = file.entry.path
             if path not in newer and found.by_position.get(path):

@@ -17,7 +17,7 @@ MUTATIONS: Final = (
         "converted",
         "a new vector forgets the positions of another commit's",
         "compactor/runs/convert.py",
-        "rows[path] |= BitMap64(positions)",
+        "rows[path] |= bitmap(positions)",
         "rows[path] |= BitMap64()",
         f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_beside_others-True]",
     ),

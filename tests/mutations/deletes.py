@@ -355,8 +355,8 @@ MUTATIONS: Final = (
         "3",
         "deletes that arrive while their files are rewritten do not follow the rows",
         "compactor/rebase/settle.py",
-        "mine.update(each.moved(now).astype(np.uint64))",
-        "mine.update(each.moved(before).astype(np.uint64))",
+        "there = bitmap(each.moved(now))",
+        "pass",
         f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-UPDATE lake.{{table}} SET k = 100 WHERE "
         "id = 5-before the check-encode-file]",
     ),
@@ -364,8 +364,8 @@ MUTATIONS: Final = (
         "4",
         "deleted rows that a splice copies are not deleted in the output",
         "compactor/rebase/settle.py",
-        "before = unpacked(each.carried)",
-        "before = NO_POSITIONS",
+        "there = each.carried_there",
+        "there = BitMap64()",
         f"{_GROUPS}::test_few_deleted_rows_are_copied_and_deleted_in_the_output[2-file]",
     ),
     Mutation(
@@ -375,6 +375,14 @@ MUTATIONS: Final = (
         "return self.start + there - np",
         "return there - np",
         f"{_ROW_MAPS}::test_deletes_follow_their_rows",
+    ),
+    Mutation(
+        "4",
+        "carried deletes of a later input stay where they were in the input",
+        "compactor/rewrite/deletes/row_maps.py",
+        "BitMap64.deserialize(self.carried).shift(self.start)",
+        "BitMap64.deserialize(self.carried)",
+        f"{_ROW_MAPS}::test_carried_deletes_are_where_their_rows_are",
     ),
     Mutation(
         "4",

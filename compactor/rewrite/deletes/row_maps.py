@@ -5,6 +5,7 @@ Rows keep their order, so the map of an input is the place of its first row and 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -56,11 +57,18 @@ class InputRows:
         there = np.setdiff1d(positions, dropped, assume_unique=True) if len(dropped) else positions
         return self.start + there - np.searchsorted(dropped, there)
 
+    @property
+    def carried_there(self) -> BitMap64:
+        """Positions in the output of the deleted rows that it holds."""
+        if not self.carried or self.by_position or self.by_value:
+            return bitmap(self.moved(unpacked(self.carried)))
+        return BitMap64.deserialize(self.carried).shift(self.start)
+
 
 def packed(positions: Positions, rows: int) -> bytes:
     """Ascending positions of a file with so many rows as a compressed bitmap, without positions behind its end."""
     within = positions[: np.searchsorted(positions, rows)]
-    return bytes(BitMap64(within.astype(np.uint64)).serialize()) if len(within) else NONE
+    return bytes(bitmap(within).serialize()) if len(within) else NONE
 
 
 def unpacked(positions: bytes) -> Positions:
@@ -68,6 +76,11 @@ def unpacked(positions: bytes) -> Positions:
     if not positions:
         return NO_POSITIONS
     return np.asarray(BitMap64.deserialize(positions).to_array(), dtype=np.uint64).astype(np.int64)
+
+
+def bitmap(positions: Positions) -> BitMap64:
+    """Positions, none of them negative, as a bitmap. pyroaring reads an `array` four times as fast as NumPy's."""
+    return BitMap64(array("Q", positions.astype(np.uint64).tobytes()))
 
 
 def in_order(inputs: Iterable[InputRows]) -> tuple[InputRows, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
@@ -67,7 +68,7 @@ def position_file(path: str, positions: BitMap64) -> tuple[bytes, ColumnMetrics]
     # The path once, as a dictionary: repeated as text, that of 15 million rows exceeds the 2 GiB of an Arrow column.
     paths = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), rows), pa.array([path]))
     table = pa.table(
-        [paths, pa.array(positions.to_array(), pa.int64())],
+        [paths, pa.array(np.asarray(positions.to_array()).view(np.int64))],
         schema=pa.schema(
             [_column("file_path", paths.type, DELETE_FILE_PATH_FIELD), _column("pos", pa.int64(), POSITION_FIELD)]
         ),

@@ -8,12 +8,14 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from py4j.protocol import Py4JNetworkError
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_search import FoundRows
+from compactor.rewrite.deletes.row_maps import packed
 from compactor.runs import convert as convert_module
 from compactor.runs.convert import Converting
 from compactor.runs.key_searches import KeySearches
@@ -33,7 +35,7 @@ NO_MEMORY = RetryError("malloc failed", reason=Reason.OUT_OF_MEMORY)
 
 
 def found(files: Any) -> FoundRows:
-    return FoundRows({files[0].entry.path: b""}, {}, 1, 1, 1, 1)
+    return FoundRows({files[0].entry.path: packed(np.array([0]), 1)}, {}, 1, 1, 1, 1)
 
 
 class Failing:
@@ -288,7 +290,6 @@ class Outage:
         patched.setattr(convert_module, "RunSupervisor", lambda *_: supervisor)
         patched.setattr(convert_module, "OutputRecords", lambda *_: records)
         patched.setattr(convert_module, "converted", lambda *_: ())
-        patched.setattr(convert_module, "unpacked", lambda _: ())
 
     def convert(self, down: Container[int]) -> Converting:
         """`down`: numbers of the searches without an answer."""
