@@ -35,6 +35,14 @@ LINEAGE: Final = (
     ),
     Mutation(
         "5",
+        "splice: inherited ids start again in each page",
+        "compactor/rewrite/splice/inherited_chunks.py",
+        "lows = [first + step * PAGE_ROWS * number for number in range(len(counts))]",
+        "lows = [first for _ in counts]",
+        "tests/unit/rewrite/test_inherited_chunks.py::test_other_readers_find_the_values",
+    ),
+    Mutation(
+        "5",
         "splice: ids and sequence numbers that rows have of their own are overwritten",
         "compactor/rewrite/splice/lineage_chunks.py",
         "return pc.coalesce(own, inherited)",

@@ -176,6 +176,13 @@ def encode_struct(struct: Struct) -> bytes:
     return bytes(out)
 
 
+def varint(number: int) -> bytes:
+    """A number from 0 on as an unsigned varint; Parquet's own encodings use it too."""
+    out = bytearray()
+    _write_varint(out, number)
+    return bytes(out)
+
+
 # --- reading: each reader takes (data, position, depth left) and returns (value, position after it) ---
 
 

@@ -1,14 +1,13 @@
-"""Row lineage as column chunks: compute the inherited values of a row group and encode them with PyArrow.
+"""Row lineage as column chunks: copied, made from the inherited values, or encoded with PyArrow if a file stores some.
 
 A spliced file gets a new `first_row_id`, so values that its rows inherited must be stored. Consecutive ids and a
-constant sequence number take a few hundred bytes per row group, with DELTA_BINARY_PACKED and a dictionary. Iceberg's
-vectorized reader supports both encodings since it reads row lineage (1.10).
+constant sequence number take a few hundred bytes per row group.
 Sources: Iceberg spec, row lineage (reader and writer requirements of V3); Iceberg Java's ParquetValueReaders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +39,7 @@ from compactor.rewrite.parquet.thrift import (
     decode_struct,
     encode_struct,
 )
+from compactor.rewrite.splice.inherited_chunks import MadeChunk, inherited_chunk
 from compactor.rewrite.splice.lineage_schema import (
     LAST_UPDATED,
     LINEAGE_ELEMENTS,
@@ -88,18 +88,22 @@ class MissingLineage:
 
     @property
     def inherited(self) -> pa.Array:
-        """The inherited value of each row.
-
-        Raises:
-            GiveUpError: reason `malformed_lineage`: the ids do not fit 64 bits.
-        """
+        """The inherited value of each row. Raises as `check`."""
         if self.first is None:
             return pa.nulls(self.rows, pa.int64())
-        if not 0 <= self.first <= _MAX_LONG - self.rows:
-            raise GiveUpError(f"Row lineage cannot start at {self.first}.", reason=Reason.MALFORMED_LINEAGE)
+        self.check()
         if self.field_id == ROW_ID:
             return pa.array(np.arange(self.first, self.first + self.rows, dtype=np.int64))
         return pa.array(np.full(self.rows, self.first, dtype=np.int64))
+
+    def check(self) -> None:
+        """Check that the inherited values fit 64 bits.
+
+        Raises:
+            GiveUpError: reason `malformed_lineage`: they do not.
+        """
+        if self.first is not None and not 0 <= self.first <= _MAX_LONG - self.rows:
+            raise GiveUpError(f"Row lineage cannot start at {self.first}.", reason=Reason.MALFORMED_LINEAGE)
 
 
 GroupLineage = Mapping[int, ColumnChunk | MissingLineage]
@@ -139,7 +143,7 @@ def _is_complete(chunk: ColumnChunk, rows: int) -> bool:
 # --- reading ---
 
 
-def read_lineage(store: ByteStore, location: str, footer: Footer, missing: MissingLineage) -> pa.Array:
+def _read_lineage(store: ByteStore, location: str, footer: Footer, missing: MissingLineage) -> pa.Array:
     """The column's values, one per row: the file's own, else the inherited ones.
 
     Raises:
@@ -191,17 +195,22 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
 # --- writing ---
 
 
-@dataclass(frozen=True, slots=True)
-class MadeChunk:
-    """A column chunk as at the start of a file: its bytes, and its indexes with matching offsets."""
+def made_chunks(
+    store: ByteStore, location: str, footer: Footer, missing: Sequence[MissingLineage]
+) -> dict[int, MadeChunk]:
+    """The chunks of one row group's lineage columns that cannot be copied, by field id. Raises as `_read_lineage`."""
+    found: dict[int, MadeChunk] = {}
+    values: dict[int, pa.Array] = {}
+    for column in missing:
+        if column.first is None or column.chunk is not None:
+            values[column.field_id] = _read_lineage(store, location, footer, column)
+        else:
+            column.check()
+            found[column.field_id] = inherited_chunk(column.field_id, column.first, column.rows)
+    return found | _make_chunks(values) if values else found
 
-    chunk: ColumnChunk
-    data: bytes
-    column_index: bytes
-    offset_index: bytes
 
-
-def make_chunks(columns: Mapping[int, pa.Array]) -> dict[int, MadeChunk]:
+def _make_chunks(columns: Mapping[int, pa.Array]) -> dict[int, MadeChunk]:
     """Encode one row group's lineage columns (64-bit integers by field id, of equal length) as column chunks."""
     ids = list(columns)
     packed = [field_id for field_id in ids if columns[field_id].null_count == 0]

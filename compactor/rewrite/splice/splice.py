@@ -49,8 +49,7 @@ from compactor.rewrite.splice.lineage_chunks import (
     MissingLineage,
     RowLineage,
     group_lineages,
-    make_chunks,
-    read_lineage,
+    made_chunks,
 )
 from compactor.rewrite.splice.lineage_schema import LINEAGE_ELEMENTS, group_sizes, with_lineage, without_lineage
 from compactor.storage.byte_store import ByteRange, ByteStore, OutputFile, read_ranges
@@ -296,9 +295,8 @@ def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) 
     for group in groups:
         location, footer = group.source.location, group.source.footer
         missing = [found for found in group.lineage.values() if isinstance(found, MissingLineage)]
-        values = {found.field_id: read_lineage(store, location, footer, found) for found in missing}
         placed.append({})
-        for field_id, made in (make_chunks(values) if values else {}).items():
+        for field_id, made in made_chunks(store, location, footer, missing).items():
             offset, pages = file.position, made.chunk.pages
             file.write(made.data)
             offset_index, _ = moved_offset_index(made.offset_index, pages, offset - pages.offset)
