@@ -79,13 +79,12 @@ def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int, mo
 
 
 def few_deletes(files: Sequence[LiveFile], most_carried: float) -> bool:
-    """Whether so few rows are deleted, all of them by position, that the outputs may hold them.
+    """Whether so few rows are deleted that the outputs may hold them.
 
-    An estimate: positions may repeat, and a delete file of a partition may name rows of other files.
+    An estimate: positions may repeat, and a delete file of a partition may name rows of other files. A deleted key
+    counts as one row, as where keys are unique; how many it deletes is known once the key columns are read.
     """
     deletes = {delete.identity: delete for delete in of_all(file.deletes for file in files)}.values()
-    if any(map(_is_by_value, deletes)):
-        return False
     return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
 
 

@@ -73,10 +73,10 @@ def settle(
 
 def _deleted_now(rows: InputRows, change: InputChange, found: Positions) -> Positions | str:
     """Positions of an input that are deleted now, or why they are unknown."""
-    carried, now = unpacked(rows.carried), found[: np.searchsorted(found, rows.rows)]
-    expected = [unpacked(rows.by_position), carried] if change.whole else []
+    now = found[: np.searchsorted(found, rows.rows)]
+    expected = [rows.by_position, rows.carried] if change.whole else []
     if change.lost_equality:
-        expected.append(unpacked(rows.by_value))
-    if any(len(np.setdiff1d(before, now, assume_unique=True)) for before in expected):
+        expected += [rows.by_value, rows.carried_by_value]
+    if any(len(np.setdiff1d(unpacked(before), now, assume_unique=True)) for before in expected):
         return f"deletes of {rows.location}, which the rewrite had applied, were taken back"
-    return np.union1d(carried, now)
+    return np.union1d(rows.all_carried, now)

@@ -142,7 +142,7 @@ CASES = (
     Case("a", "many small files", many_small, "splice", 1.3, 12.0, arrow_rivals=True, scans=True),
     Case("b", f"{TINY_FILES:,} files of 104 KB", tiny, "encode", None, 4.0, arrow_rivals=True, scans=True),
     Case("c", "a tenth of the rows deleted by position", with_position_deletes, "splice", 1.2, 2.0, carried=True),
-    Case("d", "equality deletes", with_equality_deletes, "encode", 2.0, 1.0),
+    Case("d", "equality deletes", with_equality_deletes, "splice", 2.0, 1.0),
     Case("e", "format version 3", version_3, "splice", 1.8, None, lineage=True),
     *(
         Case(

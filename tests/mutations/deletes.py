@@ -21,6 +21,8 @@ _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
 )
 _ROW_MAPS: Final = "tests/unit/rewrite/test_row_maps.py"
+_TASKS: Final = "tests/unit/rewrite/test_output_task.py"
+_REBASE: Final = "tests/unit/rebase/test_rebase.py"
 
 MUTATIONS: Final = (
     # --- 2 equality deletes ---
@@ -378,10 +380,34 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "4",
+        "rows that equality deletes delete come back where a splice copies them",
+        "compactor/rewrite/tasks/output_task.py",
+        "carried_by_value=by_value.get(source.location, NONE)",
+        "carried_by_value=NONE",
+        f"{_TASKS}::test_few_rows_that_equality_deletes_delete_are_copied",
+    ),
+    Mutation(
+        "4",
+        "a file whose rows are deleted by value is kept beside decoded ones: its rows come back",
+        "compactor/rewrite/tasks/output_task.py",
+        "if self.splice.may_copy(source) and not source.equality_deletes and source.size >= smallest",
+        "if self.splice.may_copy(source) and source.size >= smallest",
+        f"{_TASKS}::test_an_equality_delete_of_many_rows_is_applied",
+    ),
+    Mutation(
+        "4",
+        "an equality delete that was taken back still deletes the rows that a splice carries",
+        "compactor/rebase/settle.py",
+        "expected += [rows.by_value, rows.carried_by_value]",
+        "expected += [rows.by_value]",
+        f"{_REBASE}::test_a_vector_need_not_name_carried_rows_that_only_a_key_deletes",
+    ),
+    Mutation(
+        "4",
         "carried deletes of a later input stay where they were in the input",
         "compactor/rewrite/deletes/row_maps.py",
-        "BitMap64.deserialize(self.carried).shift(self.start)",
-        "BitMap64.deserialize(self.carried)",
+        "found |= BitMap64.deserialize(rows).shift(self.start)",
+        "found |= BitMap64.deserialize(rows)",
         f"{_ROW_MAPS}::test_carried_deletes_are_where_their_rows_are",
     ),
     Mutation(

@@ -158,23 +158,23 @@ class EqualityDeletes:
         return found
 
 
-def positions_by_equality(
-    reader: FileReader, files: Sequence[EncodeInput], deletes: EqualityDeletes
-) -> dict[str, Positions]:
+Piece = tuple[EncodeInput, int, pa.Table]
+"""A data file, the position of the first row, and the compared columns of some rows, named by their field ids."""
+
+
+def positions_by_equality(pieces: Iterable[Piece], deletes: EqualityDeletes) -> dict[str, Positions]:
     """Positions that equality deletes remove from each data file, ascending; files that lose none are left out.
 
     Args:
-        reader: Reads exactly the compared columns, named by their field ids.
-        files: Data files of one partition. Each must list all newer equality deletes of the partition.
+        pieces: Of data files of one partition, in the order of their rows. Each file must list all newer equality
+            deletes of the partition (`check_same_deletes`).
         deletes: The deletes of all of them.
 
     Raises:
-        RefusedError: `equality_deletes`: a file lacks a newer delete that another file lists.
         GiveUpError: a data file is unreadable.
     """
-    check_same_deletes(files)
     found: dict[str, Positions] = {}
-    for part in _parts(reader, [file for file in files if file.equality_deletes]):
+    for part in _parts(pieces):
         numbers = np.concatenate([np.full(rows.num_rows, file.data_sequence_number) for file, _, rows in part])
         deleted = deletes.deleted(pa.concat_tables(rows for _, _, rows in part), numbers)
         start = 0
@@ -202,24 +202,27 @@ def check_same_deletes(files: Sequence[EncodeInput]) -> None:
             )
 
 
-_Piece = tuple[EncodeInput, int, pa.Table]
-"""A data file, the position of the first row, and the compared columns of some rows."""
-
-
-def _parts(reader: FileReader, files: Sequence[EncodeInput]) -> Iterator[list[_Piece]]:
-    """The compared columns of all files, in lists of pieces with about `LOOKUP_ROWS` rows together."""
-    part: list[_Piece] = []
-    waiting = 0
+def all_rows(reader: FileReader, files: Iterable[EncodeInput]) -> Iterator[Piece]:
+    """The rows of the files to which equality deletes apply. `reader` reads the compared columns."""
     for file in files:
-        position = 0
-        opened, plan, projection = reader.open(file.location, file.size)
-        for table in tables(opened, file.location, plan.columns):
-            part.append((file, position, projection.apply(table)))
-            position += table.num_rows
-            waiting += table.num_rows
-            if waiting >= LOOKUP_ROWS:
-                yield part
-                part, waiting = [], 0
+        if file.equality_deletes:
+            position = 0
+            opened, plan, projection = reader.open(file.location, file.size)
+            for table in tables(opened, file.location, plan.columns):
+                yield file, position, projection.apply(table)
+                position += table.num_rows
+
+
+def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Lists of pieces with about `LOOKUP_ROWS` rows together."""
+    part: list[Piece] = []
+    waiting = 0
+    for piece in pieces:
+        part.append(piece)
+        waiting += piece[2].num_rows
+        if waiting >= LOOKUP_ROWS:
+            yield part
+            part, waiting = [], 0
     if part:
         yield part
 

@@ -22,13 +22,15 @@ from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
     EqualityDeletes,
+    Piece,
     check_same_deletes,
     compared_schema,
     deletes_memory,
     equality_refusal,
+    positions_by_equality,
 )
 from compactor.rewrite.deletes.key_ranges import matching_row_groups
-from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, delete_refusal, deleted_positions
+from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, delete_refusal, deleted_positions
 from compactor.rewrite.deletes.row_maps import packed
 from compactor.rewrite.parquet.bloom_filter import BloomFilter
 from compactor.rewrite.parquet.footer import bloom_filter_range
@@ -163,8 +165,8 @@ class _Search:
         self._groups = self._groups_read = 0
 
     def run(self) -> FoundRows:
-        found = {file.location: self._deleted(file) for file in self._task.inputs if file.equality_deletes}
-        hit = [file for file in self._task.inputs if len(found.get(file.location, NO_POSITIONS))]
+        found = positions_by_equality(self._rows_to_compare(), self._deletes)
+        hit = [file for file in self._task.inputs if file.location in found]
         known = deleted_positions(self._store, {file.location: file.position_deletes for file in hit})
         by_value, by_position = {}, {}
         for file in hit:
@@ -176,21 +178,20 @@ class _Search:
         counted = self._counted
         return FoundRows(by_value, by_position, counted.bytes_read, counted.reads, self._groups, self._groups_read)
 
-    def _deleted(self, file: EncodeInput) -> Positions:
-        """Positions that the equality deletes of a file delete in it."""
-        opened, plan, projection = self._reader.open(file.location, file.size)
-        metadata = opened.metadata
-        file.check_rows(metadata.num_rows)
-        chunks = _chunks(plan, projection, self._field_ids)
-        groups = matching_row_groups(metadata, chunks, self._values, partial(self._may_hold, file))
-        self._groups += metadata.num_row_groups
-        self._groups_read += len(groups)
-        found = [NO_POSITIONS]
-        for start, table in _rows_of(opened, file.location, plan.columns, groups):
-            rows = projection.apply(table)
-            numbers = np.full(rows.num_rows, file.data_sequence_number, dtype=np.int64)
-            found.append(np.flatnonzero(self._deletes.deleted(rows, numbers)) + start)
-        return np.concatenate(found)
+    def _rows_to_compare(self) -> Iterator[Piece]:
+        """The rows of row groups that may hold a deleted key."""
+        for file in self._task.inputs:
+            if not file.equality_deletes:
+                continue
+            opened, plan, projection = self._reader.open(file.location, file.size)
+            metadata = opened.metadata
+            file.check_rows(metadata.num_rows)
+            chunks = _chunks(plan, projection, self._field_ids)
+            groups = matching_row_groups(metadata, chunks, self._values, partial(self._may_hold, file))
+            self._groups += metadata.num_row_groups
+            self._groups_read += len(groups)
+            for start, table in _rows_of(opened, file.location, plan.columns, groups):
+                yield file, start, projection.apply(table)
 
     def _may_hold(self, file: EncodeInput, chunk: pq.ColumnChunkMetaData, values: Sequence[Any]) -> bool:
         """Ask the chunk's bloom filter, where reading it probably saves more than it costs."""

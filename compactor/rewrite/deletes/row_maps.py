@@ -31,7 +31,9 @@ class InputRows:
         start: The place of its first kept row in the output.
         by_position: Packed positions that position deletes or a vector removed: the output lacks these rows.
         by_value: Packed positions that only equality deletes removed: the output lacks these rows too.
-        carried: Packed positions of deleted rows that the output holds: the commit deletes them there.
+        carried: Packed positions of rows that the output holds although position deletes or a vector delete them: the
+            commit deletes them there.
+        carried_by_value: The same of rows that only equality deletes delete.
     """
 
     location: str
@@ -40,6 +42,7 @@ class InputRows:
     by_position: bytes = NONE
     by_value: bytes = NONE
     carried: bytes = NONE
+    carried_by_value: bytes = NONE
 
     @property
     def dropped(self) -> Positions:
@@ -58,11 +61,19 @@ class InputRows:
         return self.start + there - np.searchsorted(dropped, there)
 
     @property
+    def all_carried(self) -> Positions:
+        """Positions of all deleted rows that the output holds, ascending."""
+        return np.union1d(unpacked(self.carried), unpacked(self.carried_by_value))
+
+    @property
     def carried_there(self) -> BitMap64:
         """Positions in the output of the deleted rows that it holds."""
-        if not self.carried or self.by_position or self.by_value:
-            return bitmap(self.moved(unpacked(self.carried)))
-        return BitMap64.deserialize(self.carried).shift(self.start)
+        if self.by_position or self.by_value:
+            return bitmap(self.moved(self.all_carried))
+        found = BitMap64()
+        for rows in filter(None, (self.carried, self.carried_by_value)):
+            found |= BitMap64.deserialize(rows).shift(self.start)
+        return found
 
 
 def packed(positions: Positions, rows: int) -> bytes:

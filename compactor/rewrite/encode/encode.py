@@ -26,6 +26,8 @@ from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
     EqualityDeletes,
+    all_rows,
+    check_same_deletes,
     compared_schema,
     deletes_memory,
     equality_refusal,
@@ -172,7 +174,8 @@ def _deleted(task: EncodeTask, store: ByteStore) -> _Deleted:
         by_value = EqualityDeletes(store, schema, deletes)
         compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
         reader = FileReader(store, compared, dict(task.partition_constants), _mapping(task))
-        found = dict(positions_by_equality(reader, task.inputs, by_value))
+        check_same_deletes(task.inputs)
+        found = positions_by_equality(all_rows(reader, task.inputs), by_value)
     return _Deleted(by_position, found)
 
 

@@ -1,9 +1,9 @@
 """One output task: splice its input files into one output file where the footers allow it, else encode them.
 
 A Spark task runs it: plain values in, plain values out. Few deleted rows are copied with the others; the commit deletes
-them in the output (they are *carried*). Decode once: when a task cannot be spliced as a whole, input
-files that an earlier encode wrote keep their row groups. Only the other files are decoded, into a temporary file
-(`aside`) that is then spliced together with them.
+them in the output (they are *carried*). Those that equality deletes delete are looked up in the key columns first.
+Decode once: when a task cannot be spliced as a whole, input files that an earlier encode wrote keep their row groups.
+Only the other files are decoded, into a temporary file (`aside`) that is then spliced together with them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 from pyspark import TaskContext
 
 from compactor.credentials.vended import VendedCredential
@@ -26,7 +27,7 @@ from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
-from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
+from compactor.rewrite.deletes.row_maps import NONE, InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal, encoded_schema
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import Footer, read_footer
@@ -68,7 +69,8 @@ class SpliceTask:
     """Splice `inputs` (in arrival order) into the file `output`.
 
     `sources`: the same files with their deletes. `most_carried`: fraction of rows that may be deleted and are copied.
-    `storage`: FileIO properties. `vended`: the credential, if the catalog vends it.
+    `storage`: FileIO properties. `vended`: the credential, if the catalog vends it. `by_value`: finds the rows that
+    equality deletes delete; None: files to which such deletes apply are not copied.
     """
 
     inputs: tuple[SpliceInput, ...]
@@ -78,6 +80,7 @@ class SpliceTask:
     limits: SpliceLimits
     storage: tuple[tuple[str, str], ...] = field(repr=False)
     vended: VendedCredential | None = None
+    by_value: KeySearch | None = None
 
     @property
     def store(self) -> ByteStore:
@@ -86,7 +89,9 @@ class SpliceTask:
 
     def may_copy(self, source: EncodeInput) -> bool:
         """Whether the deletes of a file allow to copy its row groups, as far as their kind tells."""
-        return not source.has_deletes or (bool(self.most_carried) and not source.equality_deletes)
+        if source.equality_deletes and self.by_value is None:
+            return False
+        return not source.has_deletes or bool(self.most_carried)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class TaskInput:
         return tuple(
             index
             for index, source in enumerate(self.splice.sources)
-            if self.splice.may_copy(source) and source.size >= smallest
+            if self.splice.may_copy(source) and not source.equality_deletes and source.size >= smallest
         )
 
 
@@ -139,6 +144,8 @@ class MixedFile:
     encoded: EncodedFile
     kept: tuple[int, ...]
 
+
+_NOTHING: Final[Mapping[str, bytes]] = {}
 
 Deleted = Mapping[str, Positions]
 """Positions that are deleted, by data file; files without any are left out."""
@@ -240,19 +247,39 @@ def _copied(task: SpliceTask, deleted: Deleted) -> TaskResult | Refusal | None:
     if not all(task.may_copy(source) for source in task.sources):
         return None
     footers = _judged(task)
-    refused = footers if isinstance(footers, Refusal) else _too_many(task, deleted)
-    if refused is not None or isinstance(footers, Refusal):
-        return refused
+    if isinstance(footers, Refusal):
+        return footers
+    by_value = _deleted_by_value(task, deleted)
+    if isinstance(by_value, Refusal):
+        return by_value
     spliced = _spliced(task, footers)
     if isinstance(spliced, Refusal):
         return spliced
-    inputs = in_order(_carrying(source, deleted) for source in task.sources)
+    inputs = in_order(_carrying(source, deleted, by_value) for source in task.sources)
     check_rows(task.output, inputs, spliced.rows)
     return TaskResult(spliced, None, 0, inputs)
 
 
-def _too_many(task: SpliceTask, deleted: Deleted) -> Refusal | None:
-    rows, gone = sum(each.records for each in task.sources), sum(map(len, deleted.values()))
+def _deleted_by_value(task: SpliceTask, deleted: Deleted) -> Mapping[str, bytes] | Refusal:
+    """Packed positions of the rows that only equality deletes delete, by data file, unless too many are deleted.
+
+    The search comes last: it reads key columns.
+    """
+    refused = _too_many(task, deleted)
+    if refused is not None or task.by_value is None:
+        return refused or {}
+    try:
+        found = search(task.by_value)
+    except GiveUpError as error:
+        return _left_to_iceberg(error)
+    if isinstance(found, Refusal):
+        return found
+    return _too_many(task, deleted, found.by_value) or found.by_value
+
+
+def _too_many(task: SpliceTask, deleted: Deleted, by_value: Mapping[str, bytes] = _NOTHING) -> Refusal | None:
+    rows = sum(each.records for each in task.sources)
+    gone = sum(map(len, deleted.values())) + sum(len(BitMap64.deserialize(found)) for found in by_value.values())
     if gone <= task.most_carried * rows:
         return None
     return Refusal(
@@ -261,9 +288,14 @@ def _too_many(task: SpliceTask, deleted: Deleted) -> Refusal | None:
     )
 
 
-def _carrying(source: EncodeInput, deleted: Deleted) -> InputRows:
+def _carrying(source: EncodeInput, deleted: Deleted, by_value: Mapping[str, bytes] = _NOTHING) -> InputRows:
     carried = packed(deleted.get(source.location, NO_POSITIONS), source.records)
-    return InputRows(source.location, source.records, carried=carried)
+    return InputRows(
+        source.location,
+        source.records,
+        carried=carried,
+        carried_by_value=by_value.get(source.location, NONE),
+    )
 
 
 def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:

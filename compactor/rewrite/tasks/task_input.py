@@ -12,6 +12,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.manifests.tails import Converted
+from compactor.planning.delete_rules import few_deletes
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.key_search import KeySearch
@@ -37,7 +38,7 @@ def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output:
     encode = encode_task(plan, files, output)
     if plan.requested_engine == "encode":
         return TaskInput(None, encode)
-    splice = splice_task(plan, files, encode.inputs, output)
+    splice = splice_task(plan, files, encode, output)
     if plan.requested_engine == "splice":
         return TaskInput(splice, None)
     return TaskInput(splice, encode, aside(output))
@@ -48,10 +49,13 @@ def aside(output: str) -> str:
     return f"{output.removesuffix('.parquet')}-part.parquet"
 
 
-def splice_task(
-    plan: TablePlan, files: tuple[LiveFile, ...], sources: tuple[EncodeInput, ...], output: str
-) -> SpliceTask:
-    """Splice `files` into `output`; `sources`: the same files with their deletes."""
+def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask, output: str) -> SpliceTask:
+    """Splice `files` into `output`; `encode`: the same work as it is decoded.
+
+    Rows are looked up by value only where few can be deleted so: to no avail, it would read the key columns twice.
+    """
+    most = plan.policy.most_carried
+    by_value = any(each.equality_deletes for each in encode.inputs) and few_deletes(files, most)
     lineage = plan.table.keeps_row_lineage
     return SpliceTask(
         inputs=tuple(
@@ -62,12 +66,13 @@ def splice_task(
             )
             for file in files
         ),
-        sources=sources,
+        sources=encode.inputs,
         output=output,
-        most_carried=plan.policy.most_carried,
+        most_carried=most,
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
         storage=_storage(plan.table),
         vended=vended_of(plan.table.io),
+        by_value=_search(plan.table, files, encode.inputs) if by_value else None,
     )
 
 
@@ -91,8 +96,12 @@ def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> En
 
 def search_task(table: TableView, files: Sequence[LiveFile]) -> KeySearch:
     """Search the rows of `files`, of one partition, that equality deletes delete."""
+    return _search(table, files, _inputs(files))
+
+
+def _search(table: TableView, files: Sequence[LiveFile], inputs: tuple[EncodeInput, ...]) -> KeySearch:
     return KeySearch(
-        inputs=_inputs(files),
+        inputs=inputs,
         schema_json=table.metadata.schema().model_dump_json(),
         partition_constants=_constants(table, files[0]),
         name_mapping_json=table.properties.get(NAME_MAPPING),

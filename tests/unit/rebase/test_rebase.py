@@ -101,8 +101,11 @@ def rows(
     by_position: Positions = NO_POSITIONS,
     by_value: Positions = NO_POSITIONS,
     carried: Positions = NO_POSITIONS,
+    carried_by_value: Positions = NO_POSITIONS,
 ) -> InputRows:
-    return InputRows(path, ROWS, 0, packed(by_position, ROWS), packed(by_value, ROWS), packed(carried, ROWS))
+    return InputRows(
+        path, ROWS, 0, *(packed(each, ROWS) for each in (by_position, by_value, carried, carried_by_value))
+    )
 
 
 def settled(
@@ -140,8 +143,22 @@ def test_a_conversion_must_name_the_rows_that_the_rewrite_left_out() -> None:
     assert "taken back" in str(settled([rows("a", by_value=at(5))], changes, {"a": at(6)}))
 
 
-def test_without_changes_only_carried_rows_are_deleted() -> None:
-    found = settle([in_order([rows("a", carried=at(1))]), in_order([rows("b")])])
+def test_a_vector_need_not_name_carried_rows_that_only_a_key_deletes() -> None:
+    """Another writer's vector holds the positions of the one before it, and knows nothing of equality deletes."""
+    given = [rows("a", carried=at(3), carried_by_value=at(5))]
+    found = settled(given, {"a": InputChange(read=(NEW,), whole=True)}, {"a": at(3, 8)})
     assert isinstance(found, Settled)
-    assert [list(each) for each in found.deleted] == [[1], []]
-    assert (found.carried, found.rebased, found.touched) == (1, 0, False)
+    assert list(found.deleted[0]) == [3, 5, 8]
+    assert (found.carried, found.rebased) == (2, 1)
+    changes = {"a": InputChange(read=(NEW,), whole=True, lost_equality=True)}
+    assert "taken back" in str(settled(given, changes, {"a": at(3, 8)}))
+    converted = settled(given, changes, {"a": at(3, 5)})
+    assert isinstance(converted, Settled)
+    assert list(converted.deleted[0]) == [3, 5]
+
+
+def test_without_changes_only_carried_rows_are_deleted() -> None:
+    found = settle([in_order([rows("a", carried=at(1))]), in_order([rows("b"), rows("c", carried_by_value=at(0))])])
+    assert isinstance(found, Settled)
+    assert [list(each) for each in found.deleted] == [[1], [ROWS]]
+    assert (found.carried, found.rebased, found.touched) == (2, 0, False)

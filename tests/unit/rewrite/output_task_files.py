@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
+from compactor.rewrite.deletes.key_search import KeySearch
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
@@ -48,6 +49,7 @@ class Files:
         self.folder = folder
         self.lineage = lineage
         self.most_carried = 0.0
+        self.by_value = False
         self.inputs: list[EncodeInput] = []
         self.rows: list[int] = []
 
@@ -78,6 +80,15 @@ class Files:
             self.inputs[number], position_deletes=(DeleteFile(f"file://{path}", path.stat().st_size),)
         )
 
+    def delete_ids(self, ids: list[int], sequence_number: int = 9) -> None:
+        """An equality delete of these ids, newer than all inputs."""
+        path = self.folder / "by-value.parquet"
+        pq.write_table(pa.table({"id": ids}, schema=pa.schema([ARROW.field("id")])), path)
+        delete = EqualityDelete(f"file://{path}", path.stat().st_size, sequence_number, (1,))
+        self.inputs = [replace(each, equality_deletes=(delete,)) for each in self.inputs]
+        self.by_value = True
+        self.rows = [each for each in self.rows if each not in ids]
+
     def encode(self, inputs: list[EncodeInput], output: str) -> EncodeTask:
         return EncodeTask(
             tuple(inputs),
@@ -104,6 +115,7 @@ class Files:
             self.most_carried,
             LIMITS,
             (),
+            by_value=KeySearch(tuple(self.inputs), SCHEMA.model_dump_json()) if self.by_value else None,
         )
         return TaskInput(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
 

@@ -109,9 +109,14 @@ def test_each_vector_of_a_shared_puffin_file_counts() -> None:
     assert choose_engine(table_of(), KEY, group, most_carried=0.09).reason == "deletion_vectors"
 
 
-def test_equality_deletes_are_never_carried() -> None:
-    group = (LiveFile(entry(records=1000), (BY_VALUE._replace(records=1),)),)
-    assert choose_engine(table_of(), KEY, group, most_carried=1.0).reason == "equality_deletes"
+def test_few_deleted_keys_are_carried() -> None:
+    """A key counts as one row: how many rows it deletes is known once the key columns are read."""
+    group = (LiveFile(entry(records=1000), (BY_VALUE._replace(records=10),)),)
+    assert choose_engine(table_of(), KEY, group, most_carried=0.01).reason == "deletes_carried"
+    assert choose_engine(table_of(), KEY, group, "splice", most_carried=0.01).reason == "deletes_carried"
+    assert choose_engine(table_of(), KEY, group, most_carried=0.009).reason == "equality_deletes"
+    with pytest.raises(InputError, match="equality"):
+        choose_engine(table_of(), KEY, group, "splice", most_carried=0.009)
 
 
 def test_a_table_with_a_sort_order_is_sorted_anew_not_copied() -> None:

@@ -7,15 +7,13 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes.equality_deletes import EqualityDelete
 from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
@@ -27,12 +25,13 @@ from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks import output_task
 from compactor.rewrite.tasks.output_task import (
     MixedFile,
+    TaskInput,
     TaskResult,
     attempt_task,
     foreseen,
     run_task,
 )
-from tests.unit.rewrite.output_task_files import ARROW, LARGE, SCHEMA, Files
+from tests.unit.rewrite.output_task_files import LARGE, SCHEMA, Files
 from tests.unit.rewrite.splice_files import footer_of
 
 
@@ -133,28 +132,70 @@ def test_a_kept_file_carries_few_deletes_while_others_are_decoded(tmp_path: Path
     assert set(output) - set(files.rows) == {LARGE + 100 + 3}
 
 
-@pytest.mark.parametrize("most_carried", [0.0, 0.5])
-def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, most_carried: float) -> None:
-    """Equality deletes are never carried: the output would keep rows that only the plan knew to be deleted."""
+def test_few_rows_that_equality_deletes_delete_are_copied(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    files.most_carried = most_carried
+    files.most_carried = 0.01
+    for _ in range(3):
+        files.add(LARGE)
+    files.delete(1, [0, 7])
+    files.delete_ids([5, LARGE + 7, 2 * LARGE, 10**6])
+    written = files.write()
+    assert isinstance(written.file, SplicedFile)
+    ids = rows_by_place(files)
+    assert [ids[place] for place in places(written)] == files.output["id"].to_pylist() == list(range(3 * LARGE))
+    assert [list(unpacked(each.carried)) for each in written.inputs] == [[], [0, 7], []]
+    assert [list(unpacked(each.carried_by_value)) for each in written.inputs] == [[5], [], [0]]
+    gone = {each.start + place for each in written.inputs for place in each.all_carried}
+    assert [each for each in files.output["id"].to_pylist() if each not in gone] == files.rows
+
+
+def test_an_equality_delete_of_many_rows_is_applied(tmp_path: Path) -> None:
+    """One key may delete many rows: that is known once the key column is read."""
+    files = Files(tmp_path)
+    files.most_carried = 0.01
+    for _ in range(3):
+        files.add(LARGE, encoded=True)
+    files.delete_ids(list(range(0, 3 * LARGE, 50)))
+    written = files.write()
+    assert isinstance(written.file, EncodedFile), "no file is kept whose rows are deleted by value"
+    assert written.not_spliced is not None
+    assert written.not_spliced.reason == "too_many_deletes"
+    assert files.output["id"].to_pylist() == files.rows
+    assert not any(each.carried_by_value for each in written.inputs)
+
+
+def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.most_carried = 0.5
+    files.add(LARGE)
+    files.delete_ids([5])
+    work = files.work()
+    assert work.splice is not None
+    assert work.splice.by_value is not None
+    other = replace(work.splice.by_value, schema_json=Schema(NestedField(1, "id", DoubleType())).model_dump_json())
+    refused = run_task(TaskInput(replace(work.splice, by_value=other), work.encode))
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "equality_deletes"
+    (tmp_path / "by-value.parquet").write_bytes(b"noise")
+    refused = run_task(work)
+    assert isinstance(refused, Refusal)
+    assert not (tmp_path / "output.parquet").exists()
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, by_value: bool) -> None:
+    files = Files(tmp_path)
     files.add(LARGE)
     files.add(LARGE)
-    if most_carried:
-        path = tmp_path / "by-value.parquet"
-        pq.write_table(pa.table({"id": [5]}, schema=pa.schema([ARROW.field("id")])), path)
-        delete = EqualityDelete(f"file://{path}", path.stat().st_size, 9, (1,))
-        files.inputs = [replace(each, equality_deletes=(delete,)) for each in files.inputs]
-        files.rows.remove(5)
+    if by_value:
+        files.delete_ids([5])
     else:
         files.delete(0, [5])
     written = files.write()
     assert isinstance(written.file, EncodedFile)
     assert files.output["id"].to_pylist() == files.rows
     first = written.inputs[0]
-    assert (list(unpacked(first.by_value)), list(unpacked(first.by_position))) == (
-        ([5], []) if most_carried else ([], [5])
-    )
+    assert (list(unpacked(first.by_value)), list(unpacked(first.by_position))) == (([5], []) if by_value else ([], [5]))
 
 
 def test_a_file_that_loses_every_row_leaves_the_others_as_they_are(tmp_path: Path) -> None:

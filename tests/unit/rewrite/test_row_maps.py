@@ -41,15 +41,22 @@ def test_deletes_follow_their_rows(inputs: list[tuple[int, set[int], set[int]]],
         assert found == {(number, position) for position in within if (number, position) in output}
 
 
-@given(st.lists(st.tuples(st.integers(0, 10), POSITIONS, POSITIONS), max_size=4))
-def test_carried_deletes_are_where_their_rows_are(inputs: list[tuple[int, set[int], set[int]]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 10), POSITIONS, POSITIONS, POSITIONS), max_size=4))
+def test_carried_deletes_are_where_their_rows_are(inputs: list[tuple[int, set[int], set[int], set[int]]]) -> None:
     """Some inputs have only carried deletes, as in a splice; others lack rows too."""
     placed = in_order(
-        InputRows(str(n), rows, by_value=packed(array(gone), rows), carried=packed(array(carried - gone), rows))
-        for n, (rows, carried, gone) in enumerate(inputs)
+        InputRows(
+            str(number),
+            rows,
+            by_value=packed(array(gone), rows),
+            carried=packed(array(carried - gone), rows),
+            carried_by_value=packed(array(others - gone), rows),
+        )
+        for number, (rows, carried, others, gone) in enumerate(inputs)
     )
-    for each in placed:
-        assert set(each.carried_there) == set(each.moved(unpacked(each.carried)).tolist())
+    for each, (rows, carried, others, gone) in zip(placed, inputs, strict=True):
+        expected = array({row for row in (carried | others) - gone if row < rows})
+        assert set(each.carried_there) == set(each.moved(expected).tolist())
 
 
 @given(st.sets(st.integers(0, 2**33)), st.integers(0, 2**33))
