@@ -22,6 +22,7 @@ from tests.integration.table_kit import (
     append_and_expire,
     append_rows,
     before_commit,
+    conversion,
     create,
     delete_equal,
     hundreds,
@@ -173,6 +174,36 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
     assert snapshots(lake, table_name)[-1].summary["total-records"] == "600"
     assert lake.compact(table_name, force=True, rewrite_all=True).groups[0].rewritten.rows_deleted == 8
     assert sorted(map(tuple, lake.sql(rows))) == expected
+    assert delete_files(lake, table_name) == 0
+
+
+@pytest.mark.parametrize("meanwhile", ["delete", "convert"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_few_rows_that_keys_delete_are_copied_and_deleted_in_the_output(
+    lake: Lake, table_name: str, version: int, meanwhile: str
+) -> None:
+    """As by position. A vector that arrives knows nothing of the keys; a conversion takes their delete away."""
+    create(lake, table_name, version, MERGE_ON_READ)
+    hundreds(lake, table_name)
+    delete_equal(lake, table_name, "id", [7, 8, 205, 250, 555])
+    append_rows(lake, table_name, [(7, "p0", 7)])  # newer than the delete: it stays
+    before = lake.rows(table_name)
+    plan = of_three_files(planned(lake, table_name))
+    others: dict[str, Callable[[], None]] = {
+        "delete": lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 251 OR id = 550"),
+        "convert": lambda: conversion(lake, table_name, "another-run").convert(),
+    }
+    with any_size_splices():
+        (group,) = run(lake, plan, enabled=before_commit(others[meanwhile])).groups
+        assert (group.rewritten.engine, group.rewritten.reason) == ("splice", "deletes_carried")
+        assert (group.rows_carried, group.rows_rebased) == (4, int(meanwhile == "delete"))
+        expected = [row for row in before if meanwhile == "convert" or row[0] not in (251, 550)]
+        assert lake.rows(table_name) == expected
+        lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == expected
+    assert len(lake.live_files(table_name)) == delete_files(lake, table_name) == 1
+    lake.compact(table_name, force=True, rewrite_all=True)
+    assert lake.rows(table_name) == expected
     assert delete_files(lake, table_name) == 0
 
 
