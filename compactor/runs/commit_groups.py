@@ -255,4 +255,5 @@ def _new_deletes(head: Head, pairs: Sequence[Pair], location: str) -> NewDeletes
         rows=sum(len(each.positions) for each in deleted),
         validated_at=compared if from_head else None,
         compared=compared,
+        compared_number=head.table.snapshot.sequence_number if head.table.snapshot else None,
     )

@@ -337,6 +337,15 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "4",
+        "a position delete leaves although a writer has committed it once more since the comparison",
+        "compactor/commit/snapshots.py",
+        "elif compared is None or number > compared:",
+        "elif False:",
+        "tests/unit/commit/test_newer_deletes.py"
+        "::test_a_position_delete_that_is_committed_once_more_after_the_comparison_does_not_leave[new0-9]",
+    ),
+    Mutation(
+        "4",
         "covered V2 position-delete files stay",
         "compactor/commit/replace.py",
         "table.delete_files([delete_file(entry) for entry in dangling])",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compactor.commit.snapshots import CommitSummary
+from compactor.commit.snapshots import CommitSummary, NewDeletes
 from compactor.errors import RetryError
 from compactor.iceberg import other_compactors
 from compactor.iceberg.manifest_entries import FileEntry
@@ -91,3 +91,18 @@ def test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_
     done = commit_groups(NOTHING, plan, (), CommitSummary("run"), TOOLS)
     assert done.delete_files_removed == len(removed) == others
     assert again not in {each.path for each in removed}
+
+
+def test_newer_position_deletes_are_told_by_the_number_of_the_head_that_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, sent = TableHistory(tmp_path, 2), list[NewDeletes]()
+    for _ in range(2):
+        history.append_unreal("a", [10])
+    head = history.view()
+    monkeypatch.setattr(module, "_dangling", lambda *_: (object(),))
+    monkeypatch.setattr(module, "commit_beside_others", lambda *given: given[-1](Head(head, (), 1))())
+    monkeypatch.setattr(module, "commit_replacements", lambda *_, new: sent.append(new))
+    commit_groups(NOTHING, SimpleNamespace(table=head), (), CommitSummary("run"), TOOLS)  # type: ignore[arg-type]
+    assert head.snapshot is not None
+    assert [(new.compared, new.compared_number) for new in sent] == [(head.snapshot.snapshot_id, 2)]
