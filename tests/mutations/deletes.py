@@ -136,6 +136,14 @@ MUTATIONS: Final = (
         "inherits = pc.equal(of_manifest, 0)",
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
     ),
+    Mutation(
+        "2",
+        "the spark engine overlooks an equality delete of another spec whose bounds do not meet the filter",
+        "compactor/spark/planned_tasks.py",
+        "and last.key.spec_id != file.entry.key.spec_id",
+        "and False",
+        "tests/unit/spark/test_planned_tasks.py::test_files_with_a_global_equality_delete_are_listed_without_a_filter",
+    ),
     # --- 3 position deletes and deletion vectors ---
     Mutation(
         "3",
