@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import takewhile
 from typing import Any
@@ -90,11 +90,15 @@ def has_stray(file: LiveFile) -> bool:
     an equality delete of another spec, which applies to all partitions: it may also hold columns that it does not
     compare, and Java leaves it out if their bounds do not meet the filter.
     """
-    named = takewhile(lambda delete: delete.applies_to is not None, file.deletes)
-    if any(delete.key != file.entry.key for delete in named):
+    if any(delete.key != file.entry.key for delete in _named(file)):
         return True
     last = _last(file.deletes)  # those of other specs come last
     return last is not None and last.content is Content.EQUALITY_DELETES and last.key.spec_id != file.entry.key.spec_id
+
+
+def _named(file: LiveFile) -> Iterator[FileEntry]:
+    """The position deletes and the vector that name the file."""
+    return takewhile(lambda delete: delete.applies_to is not None, file.deletes)
 
 
 def _last(deletes: Sequence[FileEntry]) -> FileEntry | None:
@@ -104,16 +108,18 @@ def _last(deletes: Sequence[FileEntry]) -> FileEntry | None:
 
 
 def overlooked_delete(task: Any, file: LiveFile) -> str | None:
-    """The path of a planned position delete or vector that Java's scan task of the file lacks; None: there is none.
+    """The path of a planned delete that names the file and that Java's scan task lacks; None: there is none.
 
-    Java leaves out none of them that applies. It does leave out equality deletes, if their values are not within the
-    bounds of the file's. The scan finds those of the file's own partition in any case: their bounds meet the filter.
-    Files with others are listed without a filter (`has_stray`).
+    Java leaves out none of these that applies. The scan finds the others of the file's own partition in any case: their
+    bounds meet the filter. Files with deletes of other specs are listed without a filter (`has_stray`).
+
+    Each delete in Java costs two calls through Py4J. Those that name the file come last there, so that thousands of its
+    partition are not looked at.
     """
-    wanted = {delete.path for delete in file.deletes if delete.content is Content.POSITION_DELETES}
+    wanted = {delete.path for delete in _named(file)}
     if wanted:
         deletes = task.deletes()
-        for index in reversed(range(deletes.size())):  # equality deletes come first
+        for index in reversed(range(deletes.size())):
             wanted.discard(str(deletes.get(index).location()))
             if not wanted:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.live_files import DeleteIndex, LiveFile
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.spark import planned_tasks as module
-from compactor.spark.planned_tasks import Filter, has_stray, planned_scan_tasks
+from compactor.spark.planned_tasks import Filter, has_stray, overlooked_delete, planned_scan_tasks
 from tests.properties.table_history import TableHistory
 from tests.unit.rewrite.live_file import live
 
@@ -81,3 +82,44 @@ def test_files_with_a_global_equality_delete_are_listed_without_a_filter(
     table: Any = SimpleNamespace(handle=handle, view=view, snapshot_id=view.snapshot.snapshot_id)
     assert planned_scan_tasks(table, [plain, hit]).keys() == {"plain", "hit"}
     assert listed == [(False, {"plain"}), (True, {"hit"})]
+
+
+class ScanTask:
+    """A scan task of Java with these deletes, in the order of Java. Counts the calls."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self.calls = 0
+
+    def deletes(self) -> ScanTask:
+        self.calls += 1
+        return self
+
+    def size(self) -> int:
+        self.calls += 1
+        return len(self._paths)
+
+    def get(self, index: int) -> Any:
+        self.calls += 1
+        return SimpleNamespace(location=partial(self._location, index))
+
+    def _location(self, index: int) -> str:
+        self.calls += 1
+        return self._paths[index]
+
+
+def test_thousands_of_deletes_of_the_partition_are_not_compared_through_py4j() -> None:
+    """Each data file would take as many calls as its partition has position deletes: minutes for a table."""
+    of_partition = [by_position(OWN, f"by-position-{number}") for number in range(1000)]
+    named = [by_position(OWN, f"named-{number}", applies_to="data") for number in range(2)]
+    nothing, task = ScanTask(), ScanTask("by-value", *(each.path for each in (*of_partition, *named)))
+    assert overlooked_delete(nothing, file(*of_partition)) is None
+    assert overlooked_delete(task, file(*of_partition, *named)) is None
+    assert (nothing.calls, task.calls) == (0, 2 + 2 * len(named))
+
+
+def test_a_delete_that_names_the_file_must_be_in_the_scan_task() -> None:
+    planned = file(NAMED, by_position(OWN), by_value(OWN))
+    assert overlooked_delete(ScanTask("by-value", "by-position"), planned) == "named"
+    assert overlooked_delete(ScanTask("by-value", "by-position", "named"), planned) is None
+    assert overlooked_delete(ScanTask("by-value"), file(VECTOR, NAMED)) == "vector"
