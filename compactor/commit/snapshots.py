@@ -61,6 +61,8 @@ class NewDeletes:
         compared: The head that was compared. It must be the commit's parent where no data file is replaced (deletes for
             files that are in the table already, or delete files that leave): Iceberg does not validate what others
             committed after it. Elsewhere no `replace` may have added deletes since. None: nothing is checked.
+        compared_number: The sequence number of that head; None: that of the planned snapshot counts. No position delete
+            that is newer may leave.
         copied: Copies delete files that Iceberg removes although the outputs need them.
     """
 
@@ -68,6 +70,7 @@ class NewDeletes:
     rows: int = 0
     validated_at: int | None = None
     compared: int | None = None
+    compared_number: int | None = None
     copied: CopyFiles = copies_none
 
 
@@ -148,7 +151,7 @@ class Snapshots:
         live (apache/iceberg 17304).
 
         Raises:
-            ReplanError: validation failed.
+            ReplanError: validation failed, or another commit came first.
             RetryError: the snapshot cannot be written, e.g. a manifest cannot be read; nothing was sent.
         """
         table = self._table
@@ -176,15 +179,31 @@ class Snapshots:
         self._updates.append(self._update)
 
     def _lost(self, snapshot: Any) -> set[str]:
-        """Locations of equality deletes newer than the outputs that the snapshot would lose."""
+        """Locations of equality deletes newer than the outputs that the snapshot would lose.
+
+        Iceberg removes delete files by path: if a writer has committed one of them once more, as Flink may after a
+        restart, the newer entry leaves too, although it applies to data files that came with it.
+
+        Raises:
+            ReplanError: a position delete that leaves is newer than the head that was compared.
+        """
         lost: set[str] = set()
+        planned, compared = self._table.sequence_number, self._changes.new.compared_number
         if self._changes.replacements and int(snapshot.summary().get("removed-delete-files") or 0):
             iterator = snapshot.removedDeleteFiles(self._table.handle.io()).iterator()
             while iterator.hasNext():
                 file = iterator.next()
-                newer = int(file.dataSequenceNumber()) > self._table.sequence_number
-                if newer and str(file.content().name()) == "EQUALITY_DELETES":
+                number = int(file.dataSequenceNumber())
+                if number <= planned:
+                    continue
+                if str(file.content().name()) == "EQUALITY_DELETES":
                     lost.add(str(file.location()))
+                elif compared is None or number > compared:
+                    raise ReplanError(
+                        f"delete file {file.location()} was committed before the commit of run {self._summary.run_id}, "
+                        "which would remove it",
+                        reason=Reason.CONFLICT,
+                    )
         return lost - self._carried.keys()
 
     def _carry(self, lost: AbstractSet[str]) -> None:

@@ -27,8 +27,8 @@ from compactor.partitions import PartitionKey, PartitionLayout
 class LiveFile(NamedTuple):
     """A data file and the delete files that may apply to it; a named tuple for speed, like `FileEntry`.
 
-    `deletes`: position deletes that name the file come first. `superseded`: position deletes that do not apply because
-    a deletion vector replaces them.
+    `deletes`: position deletes that name the file come first, equality deletes of other specs last. `superseded`:
+    position deletes that do not apply because a deletion vector replaces them.
     """
 
     entry: FileEntry

@@ -121,26 +121,49 @@ class _GroupCommit:
             return lambda: Committed(landed=None, kept=(), dropped=self._dropped, delete_files_removed=0)
         if self._kept:
             _check_unlisted(head.table, self._summary)
+            self._check_awaited(head.table, changes)
         location = self._tools.deletes_at(head.attempt)
         new = _new_deletes(head, pairs, location)
         self._tools.charge(Spent(requests=requests_of(0, len(new.files), 0)))
         self._used = set()
         return partial(self._send, pairs, dangling, replace(new, copied=partial(self._copied, head.table, location)))
 
-    def _copied(self, table: TableView, location: str, files: Collection[str]) -> Mapping[str, str]:
-        """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again.
+    def _check_awaited(self, table: TableView, changes: Changes) -> None:
+        """Check, before anything is written, that no equality delete is left for which an earlier attempt has to wait.
+
+        Only Iceberg knows which ones its snapshot would lose. The files of a group that is left out since then may stay
+        in the table, and with them the delete: Iceberg is asked again.
+
+        Raises:
+            RetryError: it is left.
+        """
+        left = [path for path in self._table.awaited if changes.times[path, None] > 0]
+        if left and not self._dropped:
+            self._check_converter(table, left)
+
+    def _check_converter(self, table: TableView, files: Collection[str]) -> None:
+        """Check that these equality deletes may be copied.
 
         Raises:
             RetryError: Flink's converter works on the table: it fails for ever at a snapshot that removes data files
                 and adds an equality delete. Its next commit replaces the delete, and the rewrite follows that.
         """
         if flink_converts(table.history):
+            self._table.awaited = frozenset(files)
             raise RetryError(
                 f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
                 "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits up to "
                 "ten minutes: let the converter commit more often, or rewrite right after its commit",
                 reason=Reason.FLINK_CONVERTER,
             )
+
+    def _copied(self, table: TableView, location: str, files: Collection[str]) -> Mapping[str, str]:
+        """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again.
+
+        Raises:
+            RetryError: Flink's converter must convert them first.
+        """
+        self._check_converter(table, files)
         missing = sorted(set(files) - self._copies.keys())
         copies = {
             file: f"{location}-copy-{number}{PurePosixPath(file).suffix}"
@@ -162,6 +185,7 @@ class _GroupCommit:
             self._tools.about_to_send,
             new=new,
         )
+        self._table.awaited = frozenset()
         return Committed(
             landed=landed,
             kept=tuple(replace(group, rows_carried=each.carried, rows_rebased=each.rebased) for group, each in pairs),
@@ -255,4 +279,5 @@ def _new_deletes(head: Head, pairs: Sequence[Pair], location: str) -> NewDeletes
         rows=sum(len(each.positions) for each in deleted),
         validated_at=compared if from_head else None,
         compared=compared,
+        compared_number=head.table.snapshot.sequence_number if head.table.snapshot else None,
     )

@@ -2,8 +2,9 @@
 
 Each file that Java lists costs three calls through Py4J. Of a table with millions of files only those in the wanted
 partitions are listed. Java finds a delete by the path of the data file that it names, in any partition, but a filtered
-scan reads only the deletes of partitions that the filter keeps. Files with deletes of other partitions are therefore
-listed without a filter, and `overlooked_delete` compares what was listed with the plan.
+scan reads only the deletes of partitions that the filter keeps, and of these only those whose bounds meet it. Files
+with deletes of other partitions or specs are therefore listed without a filter, and `overlooked_delete` compares what
+was listed with the plan.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import takewhile
 from typing import Any
@@ -23,9 +24,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 
 from compactor.errors import GiveUpError, ReplanError
-from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
+from compactor.manifests.tails import Tails
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable, first_line
@@ -82,22 +84,42 @@ def planned_scan_tasks(table: JavaTable, files: Collection[LiveFile]) -> dict[st
 
 
 def has_stray(file: LiveFile) -> bool:
-    """Whether a delete that names the file is of another partition or spec, which the table format forbids."""
-    named = takewhile(lambda delete: delete.applies_to is not None, file.deletes)
-    return any(delete.key != file.entry.key for delete in named)
+    """Whether a scan of the file's partition alone may miss a delete of it.
+
+    That may be a position delete of another partition or spec that names the file, which the table format forbids. Or
+    an equality delete of another spec, which applies to all partitions: it may also hold columns that it does not
+    compare, and Java leaves it out if their bounds do not meet the filter.
+    """
+    if any(delete.key != file.entry.key for delete in _named(file)):
+        return True
+    last = _last(file.deletes)  # those of other specs come last
+    return last is not None and last.content is Content.EQUALITY_DELETES and last.key.spec_id != file.entry.key.spec_id
+
+
+def _named(file: LiveFile) -> Iterator[FileEntry]:
+    """The position deletes and the vector that name the file."""
+    return takewhile(lambda delete: delete.applies_to is not None, file.deletes)
+
+
+def _last(deletes: Sequence[FileEntry]) -> FileEntry | None:
+    """The last of them; no tuple is made of thousands that files share."""
+    shared = deletes.parts[-1][0] if isinstance(deletes, Tails) and deletes.parts else deletes
+    return shared[-1] if shared else None
 
 
 def overlooked_delete(task: Any, file: LiveFile) -> str | None:
-    """The path of a planned position delete or vector that Java's scan task of the file lacks; None: there is none.
+    """The path of a planned delete that names the file and that Java's scan task lacks; None: there is none.
 
-    Java leaves out none of them that applies. It does leave out equality deletes, if their values are not within the
-    bounds of the file's. The scan finds these in any case: they are of the file's partition, or of a spec without
-    partitions, which no filter excludes.
+    Java leaves out none of these that applies. The scan finds the others of the file's own partition in any case: their
+    bounds meet the filter. Files with deletes of other specs are listed without a filter (`has_stray`).
+
+    Each delete in Java costs two calls through Py4J. Those that name the file come last there, so that thousands of its
+    partition are not looked at.
     """
-    wanted = {delete.path for delete in file.deletes if delete.content is Content.POSITION_DELETES}
+    wanted = {delete.path for delete in _named(file)}
     if wanted:
         deletes = task.deletes()
-        for index in reversed(range(deletes.size())):  # equality deletes come first
+        for index in reversed(range(deletes.size())):
             wanted.discard(str(deletes.get(index).location()))
             if not wanted:
                 break

@@ -138,6 +138,14 @@ MUTATIONS: Final = (
         "inherits = pc.equal(of_manifest, 0)",
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
     ),
+    Mutation(
+        "2",
+        "the spark engine overlooks an equality delete of another spec whose bounds do not meet the filter",
+        "compactor/spark/planned_tasks.py",
+        "and last.key.spec_id != file.entry.key.spec_id",
+        "and False",
+        "tests/unit/spark/test_planned_tasks.py::test_files_with_a_global_equality_delete_are_listed_without_a_filter",
+    ),
     # --- 3 position deletes and deletion vectors ---
     Mutation(
         "3",
@@ -336,6 +344,15 @@ MUTATIONS: Final = (
         'for entry in entries if entry.status.name == "DELETED"}',
         "tests/unit/runs/test_commit_groups.py"
         "::test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_nothing[1]",
+    ),
+    Mutation(
+        "4",
+        "a position delete leaves although a writer has committed it once more since the comparison",
+        "compactor/commit/snapshots.py",
+        "elif compared is None or number > compared:",
+        "elif False:",
+        "tests/unit/commit/test_newer_deletes.py"
+        "::test_a_position_delete_that_is_committed_once_more_after_the_comparison_does_not_leave[new0-9]",
     ),
     Mutation(
         "4",
