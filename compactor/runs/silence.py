@@ -63,10 +63,14 @@ class Unanswered:
         """The store answered until the end."""
         self._files.pop(work, None)
 
+    def noted(self, work: Hashable) -> frozenset[str]:
+        """The files that were noted last."""
+        return self._files.get(work, frozenset())
+
     def of(self, work: Hashable, groups: Iterable[Iterable[str]]) -> frozenset[str]:
         """The files that come last. None, if each of the groups has one of them: then the first ones are tried again.
 
         `groups`: the data files of each file group or search.
         """
-        files = self._files.get(work, frozenset())
+        files = self.noted(work)
         return frozenset() if all(not files.isdisjoint(paths) for paths in groups) else files
