@@ -153,14 +153,14 @@ class Run:
     def _is_late(self, planned: PlannedGroup) -> bool:
         return not self._late.isdisjoint(paths_of(planned))
 
-    def _judge_unanswered(self) -> None:
+    def _judge_unanswered(self, *, may_be_down: bool) -> None:
         """Give up groups without an answer since the last commit. Spare those of an outage: they come last next time.
 
-        Where the store answered for none any more, it was down, or may be: only those are given up then that got no
-        answer in an earlier run either.
+        `may_be_down`: the store was down when it gave them no answer, or may be. Only those are given up then that got
+        no answer in an earlier run either.
         """
         for drop in self._unanswered:
-            if self._is_hopeless(drop):
+            if self._is_hopeless(drop, may_be_down=may_be_down):
                 self._drop([given_up_alone(drop)])
             else:
                 self._spared.append(drop)
@@ -169,13 +169,15 @@ class Run:
     def _settle_unanswered(self) -> None:
         """At the end of the run: judge groups without an answer since the last commit, and note those that are spared.
 
+        No commit shows that the store is well: what was done after them must.
+
         Raises:
             RetryError: nothing was committed, and the store answered no more.
             FirnlineError: nothing was committed; by class the reaction.
         """
         name = self._plan.table.name
         is_over = self._silence.is_of_all and any(map(_is_silent, self._unanswered))
-        self._judge_unanswered()
+        self._judge_unanswered(may_be_down=self._silence.has_begun)
         silent = [drop for drop in self._spared if _is_silent(drop)]
         if is_over or (self.commits and silent):
             self._tools.unanswered.note(name, self._late.union(next(drop.paths) for drop in silent))
@@ -192,9 +194,9 @@ class Run:
         if self._dropped and self.commits == 0:
             raise _nothing_committed(self._dropped)
 
-    def _is_hopeless(self, drop: DroppedGroup) -> bool:
-        may_be_down = self._silence.is_of_all and _is_silent(drop)
-        return self.commits > 0 and (self._is_late(drop.planned) or not may_be_down)
+    def _is_hopeless(self, drop: DroppedGroup, *, may_be_down: bool) -> bool:
+        is_spared = may_be_down and _is_silent(drop) and not self._is_late(drop.planned)
+        return self.commits > 0 and not is_spared
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -264,7 +266,7 @@ class Run:
         if committed.landed is None:
             return
         self.commits += 1
-        self._judge_unanswered()
+        self._judge_unanswered(may_be_down=self._silence.is_of_all)
         self._silence.end()
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id

@@ -39,6 +39,12 @@ class Silence:
             self._unanswered.clear()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether some work got no answer, and none was done since: the store may be down."""
+        with self._lock:
+            return bool(self._unanswered)
+
+    @property
     def is_of_all(self) -> bool:
         """Whether the store answers no work any more."""
         with self._lock:
