@@ -272,13 +272,18 @@ class RewriteWorker:
         return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
-        """Partitions left alone or given up are not due again until they change; then without the files given up."""
+        """Partitions left alone or given up are not due again until they change; then without the files given up.
+
+        A partition with other groups that wait for the next run stays due.
+        """
         hopeless = [drop for drop in dropped if isinstance(drop.error, GiveUpError)]
         files = [GivenUp(frozenset(each.paths), str(each.error)) for each in hopeless]
         self.planner.given_up.note(plan.table, files, self.planner.clock())
         if first_request(debt) is not None:
             return
-        given_up: dict[PartitionKey, str] = {each.planned.file_group.key: str(each.error) for each in hopeless}
+        waiting = {each.planned.file_group.key for each in dropped if not isinstance(each.error, GiveUpError)}
+        causes = ((each.planned.file_group.key, str(each.error)) for each in hopeless)
+        given_up: dict[PartitionKey, str] = {key: why for key, why in causes if key not in waiting}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.decline(debt, {**left_alone, **given_up}, plan)
 
