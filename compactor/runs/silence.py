@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable
-from typing import Final
 
-SILENCE: Final = 3
-"""Pieces of work that got no answer, with none done since the first of them began: the store answers none any more."""
+from compactor.rewrite.tasks.output_task import SILENCE
 
 
 class Silence:
