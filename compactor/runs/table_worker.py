@@ -215,7 +215,8 @@ class RewriteWorker:
         """Convert equality deletes; returns whether that was committed.
 
         A failure is published, and raised unless it was given up, or the store did not answer, which is added to
-        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
+        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once;
+        those that were answered are, if only the commit got no answer.
         """
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)
@@ -226,12 +227,12 @@ class RewriteWorker:
             what = f"converting deletes of {table.name}"
             failure = error if isinstance(error, FirnlineError) else unforeseen(what, error)
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
-            all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
-            refused = converting.refused or (all_files,)
-            if is_no_answer(failure):
+            if is_no_answer(failure):  # to these searches, or only to the commit
+                refused = converting.refused
                 failed.append(_Failed(failure, lambda: planner.refused.note(table, refused, planner.clock())))
             elif isinstance(failure, GiveUpError):
-                planner.refused.note(table, refused, planner.clock())
+                all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
+                planner.refused.note(table, converting.refused or (all_files,), planner.clock())
             elif failure is error:
                 raise
             else:

@@ -101,6 +101,10 @@ def silent(one: Searching) -> ConversionResult:
     raise RetryError("503")
 
 
+def commit_silent(_one: Searching) -> ConversionResult:
+    raise RetryError("503")
+
+
 def done(one: Searching) -> ConversionResult:
     return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
 
@@ -678,3 +682,14 @@ def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_given_u
     assert len(Searching.made) == (1 if commits else 2)
     assert [later.reason for later in working.later] == [Reason.CONVERSION_REFUSED] * 2 * commits
     assert [event.stage for event in working.of(RunFailed)] == ["convert"] * len(Searching.made)
+
+
+def test_a_conversion_whose_commit_got_no_answer_gives_up_no_search(tmp_path: Path) -> None:
+    """All were answered: they are searched once more when the conversion is due again."""
+    working = Working(tmp_path, commit_silent)
+    working.commits = 1
+    for times in (1, 2):
+        working.scene.history.append_unreal("b", [10, 10])
+        working.work()
+        assert len(Searching.made) == len(working.plans) == times
+    assert working.later == []
