@@ -365,8 +365,9 @@ RUNS_SKIPPED = counter(
 DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
     "File groups that could not be rewritten and stay unchanged, while the rest of their run continued.",
-    "The log names table, partition and cause. Reaction `replan`: the partition is planned again. `give_up`: it is "
-    "left out for an hour; new files of the partition are merged without them.",
+    "The log names table, partition and cause. Reaction `replan`: the partition is planned again. `retry`: the store "
+    "answered no more; the next run comes to the group last. `give_up`: it is left out for an hour; new files of the "
+    "partition are merged without it.",
     labels=("reason", "reaction"),
 )
 WOULD_REWRITE_RUNS = counter(

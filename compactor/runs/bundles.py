@@ -97,6 +97,10 @@ class TaskQueue:
     def put_back(self, tasks: Sequence[TaskId]) -> None:
         """These tasks come next, each alone."""
         self._alone.update(tasks)
+        self.put_first(tasks)
+
+    def put_first(self, tasks: Sequence[TaskId]) -> None:
+        """These tasks come next. They were not begun: they may share a bundle as before."""
         self._waiting[:0] = tasks
 
     def put_last(self, task: TaskId) -> None:

@@ -136,7 +136,9 @@ class Converting:
         self._progress = progress
         self._charge = charge
         self.refused: tuple[GivenUp, ...] = ()
-        """Searches that were refused or given up, also if the conversion was given up."""
+        """Searches that were refused or given up, also if the conversion was given up. Where the store answered none
+        any more, those without an answer are among them only if they got none in an earlier conversion either.
+        """
 
     def convert(self) -> ConversionResult:
         """Search the rows that the equality deletes delete, and commit their positions.
@@ -238,10 +240,14 @@ class Converting:
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
         tried = [(files, outcome) for files, outcome in pairs if outcome is not None]
+        is_silent, noted = jobs.silence.is_of_all, tools.unanswered.noted(self._work)
+        failures = [(files, outcome) for files, outcome in tried if not isinstance(outcome, FoundRows)]
         self.refused = tuple(
-            GivenUp(_paths(files), _why(outcome)) for files, outcome in tried if not isinstance(outcome, FoundRows)
+            GivenUp(_paths(files), _why(outcome))
+            for files, outcome in failures
+            if not (is_silent and isinstance(outcome, RetryError)) or not noted.isdisjoint(_paths(files))
         )
-        no_answer = self._settle_unanswered(tried, late, is_silent=jobs.silence.is_of_all)
+        no_answer = self._settle_unanswered(tried, late, is_silent=is_silent)
         if no_answer and not found:
             raise no_answer
         failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)

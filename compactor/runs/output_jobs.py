@@ -177,29 +177,35 @@ class OutputJobs:
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                tasks = self._written_by_spark(bundle, slot)
+                tasks, not_begun = self._written_by_spark(bundle, slot)
                 errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
                 for task, error in errors:  # once all is kept that was written
                     if is_no_answer(error):
                         self.silence.note(task.group, done_before)  # its tasks are alike: their files are in one place
+                self._put_first(not_begun)  # no job begins with them if the store answers none any more
+                for task, error in errors:
                     self._judge(task, error)
             except BaseException as error:  # noqa: BLE001 - raised by the run's own thread
                 if not self.stopped.is_set():
                     self._error = self._error or error
 
-    def _written_by_spark(self, bundle: Sequence[TaskId], slot: ExitStack) -> Sequence[TaskId]:
-        """Run the bundle's Spark job; returns the tasks to finish. Gives the slot back unless Spark is needed again."""
+    def _written_by_spark(self, bundle: Sequence[TaskId], slot: ExitStack) -> tuple[Sequence[TaskId], Sequence[TaskId]]:
+        """Run the bundle's Spark job; returns the tasks to finish, and those that it has not begun.
+
+        Gives the slot back unless Spark is needed again.
+        """
         tasks = [task for task in bundle if task.group not in self._failed]
         if self._is_over() or not tasks:
-            return ()
+            return (), ()
         try:
-            self.runner.write_ahead(tasks)
+            not_begun = self.runner.write_ahead(tasks)
         except Exception as error:
             self._count_read(tasks)
             if self.stopped.is_set() or not costs_its_group(error):
                 raise
             self._died(tasks, error)
-            return ()
+            return (), ()
+        tasks = [task for task in tasks if task not in not_begun]
         refused = [task for task in tasks if self.runner.needs_spark(task)]
         if refused and len(tasks) > 1:
             self._put_back(refused)
@@ -207,7 +213,7 @@ class OutputJobs:
         self._count_read(tasks)
         if not refused or len(bundle) > 1:
             slot.close()
-        return tasks
+        return tasks, not_begun
 
     def _count_read(self, tasks: Sequence[TaskId]) -> None:
         costs = [reads(self.plan.groups[task.group].file_group.tasks[task.position])[-1] for task in tasks]
@@ -274,6 +280,10 @@ class OutputJobs:
         else:
             self._put_back([task])
         return True
+
+    def _put_first(self, tasks: Sequence[TaskId]) -> None:
+        with self._lock:
+            self._queue.put_first(tasks)
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:

@@ -82,6 +82,7 @@ class Run:
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._unanswered: list[DroppedGroup] = []
+        self._spared: list[DroppedGroup] = []
         self._untried: list[DroppedGroup] = []
         self._silence = Silence()
         self._late: frozenset[str] = frozenset()
@@ -152,25 +153,39 @@ class Run:
     def _is_late(self, planned: PlannedGroup) -> bool:
         return not self._late.isdisjoint(paths_of(planned))
 
-    def _settle_unanswered(self) -> None:
-        """At the end of the run: give up groups without an answer since the last commit, if there was one.
+    def _judge_unanswered(self, *, may_be_down: bool) -> None:
+        """Give up groups without an answer since the last commit. Spare those of an outage: they come last next time.
 
-        Where the store answered for none since then, it may be down. Only those are given up that got no answer in an
-        earlier run either; the others are left with a RetryError, and come last in the next run.
+        `may_be_down`: the store was down when it gave them no answer, or may be. Only those are given up then that got
+        no answer in an earlier run either.
+        """
+        for drop in self._unanswered:
+            if self._is_hopeless(drop, may_be_down=may_be_down):
+                self._drop([given_up_alone(drop)])
+            else:
+                self._spared.append(drop)
+        self._unanswered.clear()
+
+    def _settle_unanswered(self) -> None:
+        """At the end of the run: judge groups without an answer since the last commit, and note those that are spared.
+
+        No commit shows that the store is well: what was done after them must.
 
         Raises:
             RetryError: nothing was committed, and the store answered no more.
             FirnlineError: nothing was committed; by class the reaction.
         """
         name = self._plan.table.name
-        silent = [drop for drop in self._unanswered if drop.error.reason is Reason.UNAVAILABLE]
-        if silent and self._silence.is_of_all:
+        is_over = self._silence.is_of_all and any(map(_is_silent, self._unanswered))
+        self._judge_unanswered(may_be_down=self._silence.has_begun)
+        silent = [drop for drop in self._spared if _is_silent(drop)]
+        if is_over or (self.commits and silent):
             self._tools.unanswered.note(name, self._late.union(next(drop.paths) for drop in silent))
-            if not self.commits:
-                raise silent[0].error
         elif self.commits:
             self._tools.unanswered.forget(name)
-        self._drop([given_up_alone(drop) if self._is_hopeless(drop) else drop for drop in self._unanswered])
+        if is_over and not self.commits:
+            raise silent[0].error
+        self._drop(self._spared)
         if self._untried:
             LOG.warning(
                 "%s: %d file groups wait for the next run: %s", name, len(self._untried), self._untried[0].error
@@ -179,9 +194,9 @@ class Run:
         if self._dropped and self.commits == 0:
             raise _nothing_committed(self._dropped)
 
-    def _is_hopeless(self, drop: DroppedGroup) -> bool:
-        may_be_down = self._silence.is_of_all and drop.error.reason is Reason.UNAVAILABLE
-        return self.commits > 0 and (self._is_late(drop.planned) or not may_be_down)
+    def _is_hopeless(self, drop: DroppedGroup, *, may_be_down: bool) -> bool:
+        is_spared = may_be_down and _is_silent(drop) and not self._is_late(drop.planned)
+        return self.commits > 0 and not is_spared
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -197,8 +212,8 @@ class Run:
         self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int], late: frozenset[int]
     ) -> Sequence[GroupResult]:
         """Rewrite these file groups, those of `late` last. Returns those whose rows add up. Those for which the store
-        did not answer, or executors were lost, wait for the end of the run: a commit shows that all is well. Groups
-        that were not tried, because the store answered no more, wait for the next run. The others are dropped.
+        did not answer, or executors were lost, wait for the next commit, or the end of the run. Groups that were not
+        tried, because the store answered no more, wait for the next run. The others are dropped.
 
         Raises:
             FirnlineError: by class the reaction.
@@ -251,9 +266,8 @@ class Run:
         if committed.landed is None:
             return
         self.commits += 1
+        self._judge_unanswered(may_be_down=self._silence.is_of_all)
         self._silence.end()
-        self._drop([given_up_alone(drop) for drop in self._unanswered])
-        self._unanswered.clear()
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
@@ -408,6 +422,10 @@ class Run:
 
     def _cancel(self) -> None:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
+
+
+def _is_silent(drop: DroppedGroup) -> bool:
+    return drop.error.reason is Reason.UNAVAILABLE
 
 
 def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:

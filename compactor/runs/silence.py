@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable
-from typing import Final
 
-SILENCE: Final = 3
-"""Pieces of work that got no answer, with none done since the first of them began: the store answers none any more."""
+from compactor.rewrite.tasks.output_task import SILENCE
 
 
 class Silence:
@@ -39,6 +37,12 @@ class Silence:
             self._unanswered.clear()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether some work got no answer, and none was done since: the store may be down."""
+        with self._lock:
+            return bool(self._unanswered)
+
+    @property
     def is_of_all(self) -> bool:
         """Whether the store answers no work any more."""
         with self._lock:
@@ -63,10 +67,14 @@ class Unanswered:
         """The store answered until the end."""
         self._files.pop(work, None)
 
+    def noted(self, work: Hashable) -> frozenset[str]:
+        """The files that were noted last."""
+        return self._files.get(work, frozenset())
+
     def of(self, work: Hashable, groups: Iterable[Iterable[str]]) -> frozenset[str]:
         """The files that come last. None, if each of the groups has one of them: then the first ones are tried again.
 
         `groups`: the data files of each file group or search.
         """
-        files = self._files.get(work, frozenset())
+        files = self.noted(work)
         return frozenset() if all(not files.isdisjoint(paths) for paths in groups) else files

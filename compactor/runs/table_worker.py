@@ -215,7 +215,8 @@ class RewriteWorker:
         """Convert equality deletes; returns whether that was committed.
 
         A failure is published, and raised unless it was given up, or the store did not answer, which is added to
-        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
+        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once;
+        those that were answered are, if only the commit got no answer.
         """
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)
@@ -226,12 +227,12 @@ class RewriteWorker:
             what = f"converting deletes of {table.name}"
             failure = error if isinstance(error, FirnlineError) else unforeseen(what, error)
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
-            all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
-            refused = converting.refused or (all_files,)
-            if is_no_answer(failure):
+            if is_no_answer(failure):  # to these searches, or only to the commit
+                refused = converting.refused
                 failed.append(_Failed(failure, lambda: planner.refused.note(table, refused, planner.clock())))
             elif isinstance(failure, GiveUpError):
-                planner.refused.note(table, refused, planner.clock())
+                all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
+                planner.refused.note(table, converting.refused or (all_files,), planner.clock())
             elif failure is error:
                 raise
             else:
@@ -272,13 +273,18 @@ class RewriteWorker:
         return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
-        """Partitions left alone or given up are not due again until they change; then without the files given up."""
+        """Partitions left alone or given up are not due again until they change; then without the files given up.
+
+        A partition with other groups that wait for the next run stays due.
+        """
         hopeless = [drop for drop in dropped if isinstance(drop.error, GiveUpError)]
         files = [GivenUp(frozenset(each.paths), str(each.error)) for each in hopeless]
         self.planner.given_up.note(plan.table, files, self.planner.clock())
         if first_request(debt) is not None:
             return
-        given_up: dict[PartitionKey, str] = {each.planned.file_group.key: str(each.error) for each in hopeless}
+        waiting = {each.planned.file_group.key for each in dropped if not isinstance(each.error, GiveUpError)}
+        causes = ((each.planned.file_group.key, str(each.error)) for each in hopeless)
+        given_up: dict[PartitionKey, str] = {key: why for key, why in causes if key not in waiting}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.decline(debt, {**left_alone, **given_up}, plan)
 

@@ -261,9 +261,9 @@ def _difference(left: list[Any], right: list[Any]) -> list[Any]:
 def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
     real = OutputTaskRunner.write_ahead
 
-    def write_ahead(self: Any, wave: Any) -> None:
+    def write_ahead(self: Any, wave: Any) -> Any:
         visit()
-        real(self, wave)
+        return real(self, wave)
 
     OutputTaskRunner.write_ahead = write_ahead  # type: ignore[method-assign]
     try:

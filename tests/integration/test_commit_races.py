@@ -232,9 +232,9 @@ def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
     insert(lake, table_name, 3)
     plan, real = planned(lake, table_name, engine="spark"), OutputTaskRunner.write_ahead
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any) -> Any:
         expire(lake, table_name)
-        real(*arguments)
+        return real(*arguments)
 
     monkeypatch.setattr(OutputTaskRunner, "write_ahead", late)
     with pytest.raises(ReplanError) as error:

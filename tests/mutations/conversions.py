@@ -35,7 +35,7 @@ MUTATIONS: Final = (
         "compactor/runs/convert.py",
         "in pairs if not isinstance(outcome, FoundRows)]",
         "in pairs if not isinstance(outcome, FoundRows | None)]",
-        f"{_SEARCHES}::test_what_was_found_before_the_store_answered_no_more_is_kept_and_only_what_was_tried_is_refused",
+        f"{_SEARCHES}::test_what_was_found_before_the_store_answered_no_more_is_kept_and_no_search_is_given_up",
     ),
     Mutation(
         "converted",

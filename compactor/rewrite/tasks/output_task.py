@@ -61,6 +61,8 @@ FOREIGN_FOOTER = frozenset({Reason.FOOTER_TOO_LARGE, Reason.UNREADABLE_FOOTER})
 DAMAGE = frozenset(
     {Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE, Reason.NULL_IN_REQUIRED_FIELD, Reason.VALUE_OUT_OF_RANGE}
 )
+SILENCE: Final = 3
+"""Pieces of work without an answer, with none done since the first of them began: the store answers none any more."""
 ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of the files that `encode` writes
 
 
@@ -443,10 +445,13 @@ def attempt_tasks(
 ) -> list[TaskAttempt]:
     """Run output tasks one after the other, in one Spark task. Runs on an executor.
 
+    Returns the attempts of the first tasks, at least one. The others are not begun once the store has given no answer
+    to `SILENCE` in a row: each may take minutes, and the slot is held.
+
     Spark starts the task again where it lost an executor; `first_attempt` is the number of the first such attempt.
     Attempts that fail because an executor was taken away (preemption, a drained node) do not count for Spark: there may
     be more than `most_attempts`. These write nothing: attempts of the next job have their names, or no record lists
-    them.
+    them. A task that is started again begins all: the attempt that was lost may still write what another job would.
     """
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
@@ -454,7 +459,12 @@ def attempt_tasks(
     if attempt >= most_attempts:
         lost = f"Spark lost executors and started a rewrite task {attempt + 1} times; it writes at most {most_attempts}"
         return [TaskAttempt(RetryError(lost, reason=Reason.TASK_LOST), 0.0, number) for _ in works]
-    return [replace(attempt_task(run, work.at_attempt(number)), number=number) for work in works]
+    attempts: list[TaskAttempt] = []
+    for work in works:
+        attempts.append(replace(attempt_task(run, work.at_attempt(number)), number=number))
+        if not attempt and len(attempts) >= SILENCE and all(map(_is_unanswered, attempts[-SILENCE:])):
+            break
+    return attempts
 
 
 def attempt_task(run: RunTask, work: TaskInput) -> TaskAttempt:
@@ -463,6 +473,10 @@ def attempt_task(run: RunTask, work: TaskInput) -> TaskAttempt:
     outcome = _outcome_of(partial(run, work))
     reduce_task_overhead()
     return TaskAttempt(outcome, time.monotonic() - started)
+
+
+def _is_unanswered(attempt: TaskAttempt) -> bool:
+    return isinstance(attempt.outcome, RetryError) and attempt.outcome.reason is Reason.UNAVAILABLE
 
 
 def attempt_search(task: KeySearch) -> FoundRows | Refusal | FirnlineError:

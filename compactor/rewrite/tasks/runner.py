@@ -149,15 +149,16 @@ class OutputTaskRunner:
         self._label_thread(str(planned.file_group.partition))
         return self._by_spark(task, engine)
 
-    def write_ahead(self, bundle: Sequence[TaskId]) -> None:
+    def write_ahead(self, bundle: Sequence[TaskId]) -> Sequence[TaskId]:
         """Write the outputs of a bundle one after the other, in one Spark job of one task.
 
         A job for each would add 0.1 s per output. `rewrite` returns or raises each task's outcome: a file, a refusal or
-        an error. Tasks that are written already, or that only Spark can write, are left out.
+        an error. Tasks that are written already, or that only Spark can write, are left out. Returns those that were
+        not begun, because the store answered no more: they may be written by another job.
         """
         tasks = self._to_write(bundle)
         if not tasks:
-            return
+            return ()
         prepared = self._prepared.pop(tasks[0], None)
         if prepared is None or prepared.tasks != tasks:
             prepared = self._job_of(tasks)
@@ -165,7 +166,10 @@ class OutputTaskRunner:
         self._label_thread(f"{len(tasks)} outputs")
         (attempts,) = prepared.rdd.collect()
         self.repeated = self.repeated or any(attempt.number for attempt in attempts)
-        self._attempts.update(zip(tasks, attempts, strict=True))
+        self._attempts.update(zip(tasks, attempts, strict=False))
+        not_begun = tasks[len(attempts) :]
+        self._jobs.subtract(not_begun)
+        return not_begun
 
     def prepare(self, bundle: Sequence[TaskId]) -> None:
         """Prepare the Spark job of a bundle, so that it starts at once when `write_ahead` is called."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import TaskContext
@@ -12,7 +15,7 @@ from compactor.errors import RetryError
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location
 from compactor.reasons import Reason
-from compactor.rewrite.tasks.output_task import TaskAttempt, TaskInput, TaskResult, attempt_tasks
+from compactor.rewrite.tasks.output_task import SILENCE, TaskAttempt, TaskInput, TaskResult, attempt_tasks
 from compactor.rewrite.tasks.runner import OutputTaskRunner
 from tests.properties.table_history import TableHistory
 from tests.unit.rewrite.test_input_metrics import Stage, TaskId
@@ -82,6 +85,53 @@ def test_a_store_that_drops_the_connection_is_asked_again() -> None:
     (attempt,) = attempt_tasks(reset, 0, 1, [TaskInput(None, None, OUTPUT)])
     assert isinstance(attempt.outcome, RetryError)
     assert attempt.outcome.reason == "unavailable"
+
+
+def answers(*silent: int) -> tuple[list[TaskInput], Any]:
+    """Sixty-four output tasks, and what runs them; the store answers none with the numbers `silent`."""
+    works = [TaskInput(None, None, str(number)) for number in range(64)]
+
+    def run(work: TaskInput) -> Any:
+        if int(str(work.aside).split("-", maxsplit=1)[0]) in silent:
+            raise TimeoutError("timed out")
+
+    return works, run
+
+
+@pytest.mark.parametrize(
+    ("silent", "begun"),
+    [(range(64), SILENCE), (range(10, 64), 10 + SILENCE), (range(61, 64), 64), ([0, 1, 3, 4, 6, 7], 64)],
+)
+def test_a_bundle_ends_once_the_store_answers_no_task_any_more(silent: Any, begun: int) -> None:
+    """Each takes minutes where the store drops packets, and holds the slot."""
+    works, run = answers(*silent)
+    done = attempt_tasks(run, 0, 4, works)
+    assert [attempt.outcome is None for attempt in done] == [number not in silent for number in range(begun)]
+
+
+def test_a_task_that_spark_starts_again_begins_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt that was lost may still write what another job would."""
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    context = TaskContext()
+    context._attemptNumber = 1
+    works, run = answers(*range(64))
+    assert len(attempt_tasks(run, 0, 4, works)) == 64
+
+
+def test_outputs_that_were_not_begun_are_written_by_another_job_which_is_their_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a second attempt of one would write a file that no record lists."""
+    bundle = [TaskId(number, 0) for number in range(5)]
+    attempts = [TaskAttempt(RetryError("timed out"), 0.0)] * 3
+    runner = OutputTaskRunner.__new__(OutputTaskRunner)
+    runner._outputs, runner._attempts, runner._jobs, runner.repeated = dict.fromkeys(bundle, ""), {}, Counter(), False
+    job: Any = SimpleNamespace(tasks=bundle, rdd=SimpleNamespace(collect=lambda: [attempts]))
+    runner._prepared = {bundle[0]: job}
+    monkeypatch.setattr(OutputTaskRunner, "_label_thread", lambda *_: None)
+    assert runner.write_ahead(bundle) == bundle[3:]
+    assert list(runner._attempts) == bundle[:3]
+    assert [runner._jobs[task] for task in bundle] == [1, 1, 1, 0, 0]
 
 
 def test_a_record_lists_the_files_of_all_attempts(tmp_path: Path) -> None:

@@ -64,6 +64,12 @@ def test_tasks_that_were_put_back_come_next_and_alone() -> None:
     assert bundles(queue, 1) == [[0], [1]]
 
 
+def test_tasks_that_were_not_begun_come_next_and_together() -> None:
+    queue = queue_of(0.1, 0.1, 0.1)
+    queue.put_first(queue.bundle(1)[1:])
+    assert bundles(queue, 1) == [[1, 2]]
+
+
 def test_a_task_that_was_put_last_comes_after_other_groups_and_before_the_rest_of_its_own() -> None:
     tasks = [TaskId(group, position) for position in range(3) for group in range(2)]
     queue = TaskQueue(dict.fromkeys(tasks, 2 * MOST_SECONDS))

@@ -229,7 +229,7 @@ def test_a_conversion_none_of_whose_searches_was_answered_is_tried_again(
 MANY: Any = [(SimpleNamespace(entry=SimpleNamespace(path=f"{number}.parquet")),) for number in range(9)]
 
 
-def test_what_was_found_before_the_store_answered_no_more_is_kept_and_only_what_was_tried_is_refused(
+def test_what_was_found_before_the_store_answered_no_more_is_kept_and_no_search_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = converting(monkeypatch, lambda files: found(files) if files in MANY[:2] else SILENT)
@@ -238,21 +238,35 @@ def test_what_was_found_before_the_store_answered_no_more_is_kept_and_only_what_
     kept = made._searched(RunWatch())
     assert set(kept.by_value) == {"0.parquet", "1.parquet"}
     assert list(kept.refused) == MANY[2:], "deletes that apply to these stay"
-    assert [set(each.paths) for each in made.refused] == [{f"{number}.parquet"} for number in range(2, 2 + SILENCE)]
+    assert made.refused == (), "the store may be down"
 
 
 def test_a_conversion_that_fails_at_its_first_searches_lets_the_next_one_begin_with_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It gives up the three alone, once another commit shows that the store is well."""
+    """The three are given up if they get no answer again."""
     made = converting(monkeypatch, lambda files: SILENT if files in MANY[:SILENCE] else found(files))
     made._tools.slots.resize(1)
     made._conversion.searches = tuple(MANY)  # type: ignore[misc]
     with pytest.raises(RetryError):
         made._searched(RunWatch())
-    assert len(made.refused) == SILENCE
+    assert made.refused == ()
     kept = made._searched(RunWatch())
     assert len(kept.by_value) == len(MANY) - SILENCE
+    assert len(made.refused) == SILENCE
+
+
+def test_searches_without_an_answer_in_two_conversions_are_given_up_also_where_there_are_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once another commit shows that the store is well. Else each run would begin with them."""
+    made = converting(monkeypatch, lambda _files: SILENT)
+    made._tools.slots.resize(1)
+    made._conversion.searches = tuple(MANY[:SILENCE])  # type: ignore[misc]
+    for given_up in (0, SILENCE):
+        with pytest.raises(RetryError):
+            made._searched(RunWatch())
+        assert len(made.refused) == given_up
 
 
 def test_after_an_outage_of_all_searches_those_in_a_lost_place_do_not_end_each_conversion(
@@ -309,7 +323,7 @@ class Outage:
         return made
 
 
-def test_a_store_that_answers_no_search_any_more_gives_none_up_unless_something_is_committed(
+def test_a_store_that_answers_no_search_any_more_gives_none_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may be down. Searches without an answer in two conversions are given up."""
@@ -320,8 +334,9 @@ def test_a_store_that_answers_no_search_any_more_gives_none_up_unless_something_
     assert [set(each.paths) for each in made.refused] == [{f"{number}.parquet"} for number in range(1, 4)]
 
 
-def test_a_commit_after_searches_without_an_answer_shows_that_the_store_is_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = Outage(monkeypatch, landed=True).convert(range(1, 9))
-    assert len(made.refused) == SILENCE
+def test_a_commit_after_searches_without_an_answer_gives_none_of_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outage has passed. Those that get no answer again are in a place that is lost."""
+    outage = Outage(monkeypatch, landed=True)
+    assert outage.convert(range(1, 9)).refused == ()
+    made = outage.convert(range(1, 4))
+    assert [set(each.paths) for each in made.refused] == [{f"{number}.parquet"} for number in range(1, 4)]

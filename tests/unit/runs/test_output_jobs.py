@@ -31,7 +31,7 @@ TASKS = [TaskId(number, 0) for number in range(3)]
 
 @dataclass
 class Runner:
-    """`failing`: how often each task fails."""
+    """`failing`: how often each task fails. Tasks behind `SILENCE` without an answer in a row are not begun."""
 
     failing: dict[TaskId, int]
     reason: Reason = Reason.CREDENTIALS_EXPIRED
@@ -46,8 +46,15 @@ class Runner:
     def needs_spark(self, _task: TaskId) -> bool:
         return False
 
-    def write_ahead(self, tasks: Sequence[TaskId]) -> None:
+    def write_ahead(self, tasks: Sequence[TaskId]) -> Sequence[TaskId]:
         self.bundles.append(tuple(tasks))
+        in_a_row = 0
+        for number, task in enumerate(tasks, 1):
+            is_silent = self.reason is Reason.UNAVAILABLE and self.attempts[task] < self.failing.get(task, 0)
+            in_a_row = in_a_row + 1 if is_silent else 0
+            if in_a_row == SILENCE:
+                return tasks[number:]
+        return ()
 
     def rewrite(self, task: TaskId) -> Any:
         self.attempts[task] += 1
@@ -116,10 +123,10 @@ def test_a_store_that_answers_no_task_ends_the_run() -> None:
     runner = Runner(dict.fromkeys(many, 9), Reason.UNAVAILABLE)
     made = jobs(runner, len(many))
     made._run_all(many)
-    assert set(runner.attempts.values()) == {1}, "no second attempt of any"
+    assert runner.attempts == dict.fromkeys(many[:SILENCE], 1), "no second attempt of any"
     assert not made._written
     assert made.silence.is_of_all
-    assert {type(made._failed[number]) for number in range(20)} == {RetryError}
+    assert [type(made._failed[number]) for number in range(20)] == [RetryError] * SILENCE + [NotTriedError] * 17
 
 
 def test_several_files_without_an_answer_end_no_run_while_others_are_answered() -> None:
@@ -133,9 +140,9 @@ def test_several_files_without_an_answer_end_no_run_while_others_are_answered() 
     assert {type(error) for error in made._failed.values()} == {RetryError}
 
 
-@pytest.mark.parametrize("first", [0, 9, 17])
+@pytest.mark.parametrize("first", [1, 9, 17])
 def test_three_file_groups_without_an_answer_throw_away_nothing_of_their_bundle(first: int) -> None:
-    """Also as the last ones: the bundle's others were written while they were under way."""
+    """The next bundle writes what comes behind them. Also as the last ones: the others came beside them."""
     many, silent = [TaskId(number, 0) for number in range(20)], {first, first + 1, first + 2}
     runner = Runner({TaskId(number, 0): 9 for number in silent}, Reason.UNAVAILABLE)
     made = jobs(runner, len(many), slots=1)
@@ -143,6 +150,7 @@ def test_three_file_groups_without_an_answer_throw_away_nothing_of_their_bundle(
     assert {task.group for task in made._written} == set(range(20)) - silent
     assert made._failed.keys() == silent
     assert {runner.attempts[TaskId(number, 0)] for number in silent} == {2}
+    assert {runner.attempts[task] for task in made._written} == {1}
 
 
 def test_timeouts_that_end_together_after_what_was_written_beside_them_are_no_silence() -> None:
@@ -151,10 +159,10 @@ def test_timeouts_that_end_together_after_what_was_written_beside_them_are_no_si
     all_begun, others_written = threading.Barrier(len(many), timeout=PATIENCE), threading.Event()
 
     class Beside(Runner):
-        def write_ahead(self, tasks: Sequence[TaskId]) -> None:
-            super().write_ahead(tasks)
+        def write_ahead(self, tasks: Sequence[TaskId]) -> Sequence[TaskId]:
             if not self.attempts[tasks[0]]:
                 all_begun.wait()
+            return super().write_ahead(tasks)
 
         def rewrite(self, task: TaskId) -> Any:
             if task in self.failing:
@@ -230,24 +238,41 @@ def test_one_file_group_on_a_store_that_is_down_costs_two_rounds_of_timeouts() -
 
 
 def test_what_a_bundle_has_written_behind_files_without_an_answer_shows_that_the_store_answers() -> None:
-    many = [TaskId(number, 0) for number in range(20)]
-    runner = Runner(dict.fromkeys(many[:4], 9), Reason.UNAVAILABLE)
+    many, silent = [TaskId(number, 0) for number in range(20)], {0, 1, 3, 4}
+    runner = Runner({TaskId(number, 0): 9 for number in silent}, Reason.UNAVAILABLE)
     made = jobs(runner, len(many), slots=1)
     made._run_all(many)
     assert runner.bundles[0] == tuple(many)
-    assert set(made._written) == set(many[4:])
-    assert made._failed.keys() == {0, 1, 2, 3}
+    assert {task.group for task in made._written} == set(range(20)) - silent
+    assert made._failed.keys() == silent
 
 
-def test_a_store_that_answers_no_task_any_more_within_a_bundle_costs_three_second_attempts() -> None:
+def test_a_store_that_answers_no_task_any_more_within_a_bundle_costs_a_few_timeouts() -> None:
     """What was written before is committed, if the store answers again by then."""
     many = [TaskId(number, 0) for number in range(20)]
     runner = Runner(dict.fromkeys(many[5:], 9), Reason.UNAVAILABLE)
     made = jobs(runner, len(many), slots=1)
     made._run_all(many)
     assert set(made._written) == set(many[:5])
-    assert len(runner.bundles) == 1 + SILENCE, "no second attempt of fifteen tasks, one after the other"
-    assert {type(made._failed[number]) for number in range(5, 20)} == {RetryError}
+    assert runner.bundles == [tuple(many), tuple(many[5 + SILENCE :])]
+    assert runner.attempts == dict.fromkeys(many[: 5 + 2 * SILENCE], 1)
+    kinds = [type(made._failed[number]) for number in range(5, 20)]
+    assert kinds == [RetryError] * 2 * SILENCE + [NotTriedError] * (15 - 2 * SILENCE)
+
+
+def test_what_was_not_begun_costs_no_bytes_and_is_not_without_an_answer() -> None:
+    """Beside three tasks of one file group: another may be well."""
+    tasks = [*(TaskId(0, index) for index in range(5)), *(TaskId(number, 0) for number in range(1, 20))]
+    runner, counted = Runner(dict.fromkeys(tasks[:5], 9), Reason.UNAVAILABLE), list[int]()
+    made = jobs(runner, 20, slots=1)
+    group = made.plan.groups[0]
+    files = SimpleNamespace(tasks=list(group.file_group.tasks) * 5, partition=group.file_group.partition)
+    made.plan.groups[0] = SimpleNamespace(engine=group.engine, file_group=files)  # type: ignore[index]
+    made.read = lambda _files, outputs, _size: counted.append(outputs)
+    made._run_all(tasks)
+    assert set(made._written) == set(tasks[5:])
+    assert list(made._failed) == [0]
+    assert sum(counted) == sum(runner.attempts.values()), "the others of the lost group were not begun"
 
 
 def test_a_file_group_that_was_answered_since_was_not_tried_without_an_answer() -> None:

@@ -36,7 +36,7 @@ from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
 from compactor.runs.given_up_files import AGAIN_SECONDS, GivenUp, GivenUpFiles
 from compactor.runs.lifelines import Lifelines
-from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult
+from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, NotTriedError, RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from compactor.runs.turns import Turns
@@ -98,6 +98,10 @@ def replanned(_one: Searching) -> ConversionResult:
 
 def silent(one: Searching) -> ConversionResult:
     one.refused = (GivenUp(paths(one.conversion.searches), "503"),)
+    raise RetryError("503")
+
+
+def commit_silent(_one: Searching) -> ConversionResult:
     raise RetryError("503")
 
 
@@ -579,6 +583,28 @@ def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: P
     assert len(paths_of(working.plans[-1])[partition]) == 5, "and now and then it is tried again"
 
 
+@pytest.mark.parametrize("error", [RetryError("503"), NotTriedError(), GiveUpError("damaged too")])
+def test_groups_that_wait_for_the_next_run_do_not_wait_for_one_of_their_partition_that_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
+) -> None:
+    working = Working(tmp_path, refused)
+    working.scene.history.append_unreal("b", [10, 10, 10, 10])
+    (planned,) = (each for each in working.plan_now().groups if each.file_group.key.values == '["b"]')
+    files = planned.file_group.files
+    halves = [replace(planned.file_group, tasks=(half,)) for half in (files[:2], files[2:])]
+    lost, other = (replace(planned, file_group=half) for half in halves)
+    dropped = (DroppedGroup(lost, GiveUpError("a page is damaged")), DroppedGroup(other, error))
+    result = RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, dropped=dropped)
+    monkeypatch.setattr(Working, "run", lambda *_, **__: result)
+    working.work()
+    working.scene.look()
+    waits = not isinstance(error, GiveUpError)
+    key = planned.file_group.key
+    assert (key in {each.key for each in working.scene.debt().due}) == waits
+    if waits:
+        assert paths_of(working.plan_now())[key] == {file.entry.path for file in files[2:]}
+
+
 @pytest.mark.parametrize("planned_without", [False, True])
 def test_files_that_were_given_up_in_an_idle_partition_are_tried_again_after_an_hour(
     tmp_path: Path, planned_without: bool
@@ -656,3 +682,14 @@ def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_given_u
     assert len(Searching.made) == (1 if commits else 2)
     assert [later.reason for later in working.later] == [Reason.CONVERSION_REFUSED] * 2 * commits
     assert [event.stage for event in working.of(RunFailed)] == ["convert"] * len(Searching.made)
+
+
+def test_a_conversion_whose_commit_got_no_answer_gives_up_no_search(tmp_path: Path) -> None:
+    """All were answered: they are searched once more when the conversion is due again."""
+    working = Working(tmp_path, commit_silent)
+    working.commits = 1
+    for times in (1, 2):
+        working.scene.history.append_unreal("b", [10, 10])
+        working.work()
+        assert len(Searching.made) == len(working.plans) == times
+    assert working.later == []

@@ -1,4 +1,4 @@
-"""File groups for which the store does not answer: given up only once the commit of others shows that it is well."""
+"""File groups for which the store does not answer: given up only where it answers for others."""
 
 from __future__ import annotations
 
@@ -41,17 +41,31 @@ class Plan:
 
 
 class Scene:
-    """A run whose output jobs end as given for each part: finished and failed file groups.
+    """A run whose output jobs end as given for each part: finished and failed file groups, without an answer at last.
 
-    `landed`: whether a commit lands; an error: it fails.
+    `landed`: whether a commit lands; an error: it fails. `in_flight`: how many other groups get no answer beside the
+    first part.
     """
 
     def __init__(self, patched: pytest.MonkeyPatch, *parts: Part, landed: bool | FirnlineError = True) -> None:
         self.dropped: list[DroppedGroup] = []
         self.landed = landed
+        self.in_flight = 0
         outcomes = iter(parts)
-        jobs = SimpleNamespace(rewrite=lambda _numbers: next(outcomes))
-        patched.setattr(run_module, "OutputJobs", lambda **_: jobs)
+
+        def rewrite(silence: Silence) -> Part:
+            finished, failed = next(outcomes)
+            if finished:
+                silence.end()
+            silent = [path for drop in failed if type(drop.error) is RetryError for path in drop.paths]
+            for path in [*silent, *range(self.in_flight)]:
+                silence.note(path, silence.done)
+            self.in_flight = 0
+            return finished, failed
+
+        patched.setattr(
+            run_module, "OutputJobs", lambda silence, **_: SimpleNamespace(rewrite=lambda _numbers: rewrite(silence))
+        )
         patched.setattr(run_module, "reclassify_conflicts", lambda _plan, failed, *_: tuple(failed))
         patched.setattr(run_module, "without_strays", lambda plan, _cache: (plan, ()))
         patched.setattr(run_module, "JavaTable", SimpleNamespace(load=lambda *_: None))
@@ -121,14 +135,20 @@ def test_a_commit_that_found_nothing_to_send_shows_nothing(monkeypatch: pytest.M
 def test_a_group_without_an_answer_that_has_a_commit_to_itself_ends_no_run(
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """Else no later part would ever be rewritten, in no run: `commit.groups` 1, or as many commits as groups."""
+    """Else no later part would ever be rewritten, in no run: `commit.groups` 1, or as many commits as groups.
+
+    After the last one nothing shows that the store is well.
+    """
     parts: list[Part] = [([REWRITTEN], [])] * 3
     parts[at] = ([], [SILENT, DAMAGED])
     scene = Scene(monkeypatch, *parts)
     scene.carry_out()
     assert scene.run.commits == 2
-    assert sorted(reason for _, reason in scene.errors) == [Reason.CORRUPT_PAGE, Reason.UNAVAILABLE]
-    assert {kind for kind, _ in scene.errors} == {GiveUpError}
+    assert {(reason, kind) for kind, reason in scene.errors} == {
+        (Reason.CORRUPT_PAGE, GiveUpError),
+        (Reason.UNAVAILABLE, RetryError if at == 2 else GiveUpError),
+    }
+    assert scene.tools.unanswered.noted("lake.db.t") == ({"1.parquet"} if at == 2 else set())
 
 
 class Parts(Scene):
@@ -250,18 +270,26 @@ def test_a_run_that_fails_before_it_comes_to_the_late_groups_leaves_them_late(mo
 def test_what_was_written_before_the_store_answered_no_more_is_committed(
     monkeypatch: pytest.MonkeyPatch, landed: bool | FirnlineError
 ) -> None:
-    """A commit that lands shows that it answers: later parts go on. One that fails changes nothing."""
+    """A commit that lands shows that it answers again: later parts go on. One that fails changes nothing."""
     left = DroppedGroup(group("9.parquet"), NotTriedError())
     scene = Scene(monkeypatch, ([REWRITTEN], [SILENT, left]), ([REWRITTEN], []), landed=landed)
-    made = cast("Any", run_module.OutputJobs)
-
-    def jobs(silence: Silence, **_: Any) -> Any:
-        for number in range(0 if scene.run.commits else SILENCE):
-            silence.note(number, silence.done)
-        return made()
-
-    monkeypatch.setattr(run_module, "OutputJobs", jobs)
+    scene.in_flight = SILENCE
     with nullcontext() if landed is True else pytest.raises(RetryError):
         scene.carry_out()
     assert scene.run.commits == (2 if landed is True else 0)
-    assert [type(drop.error) for drop in scene.dropped] == ([GiveUpError, NotTriedError] if landed is True else [])
+    assert [type(drop.error) for drop in scene.dropped] == ([RetryError, NotTriedError] if landed is True else [])
+
+
+def test_an_outage_that_has_passed_before_the_commit_gives_up_nothing_that_was_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of file groups may have been. They come last in the next run, and are given up if it repeats itself."""
+    unanswered = Unanswered()
+    for error in (RetryError, GiveUpError):
+        scene = Scene(monkeypatch, ([REWRITTEN], [SILENT]), ([REWRITTEN], []))
+        scene.run._tools.unanswered = unanswered  # type: ignore[misc]
+        scene.in_flight = SILENCE
+        scene.carry_out()
+        assert scene.run.commits == 2
+        assert scene.errors == [(error, Reason.UNAVAILABLE)]
+        assert unanswered.noted("lake.db.t") == ({"1.parquet"} if error is RetryError else set())
