@@ -72,7 +72,18 @@ def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
         storage=_storage(plan.table),
         vended=vended_of(plan.table.io),
-        by_value=_search(plan.table, files, encode.inputs) if by_value else None,
+        by_value=_lookup(encode) if by_value else None,
+    )
+
+
+def _lookup(encode: EncodeTask) -> KeySearch:
+    return KeySearch(
+        inputs=encode.inputs,
+        schema_json=encode.schema_json,
+        partition_constants=encode.partition_constants,
+        name_mapping_json=encode.name_mapping_json,
+        storage=encode.storage,
+        vended=encode.vended,
     )
 
 
@@ -96,12 +107,8 @@ def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> En
 
 def search_task(table: TableView, files: Sequence[LiveFile]) -> KeySearch:
     """Search the rows of `files`, of one partition, that equality deletes delete."""
-    return _search(table, files, _inputs(files))
-
-
-def _search(table: TableView, files: Sequence[LiveFile], inputs: tuple[EncodeInput, ...]) -> KeySearch:
     return KeySearch(
-        inputs=inputs,
+        inputs=_inputs(files),
         schema_json=table.metadata.schema().model_dump_json(),
         partition_constants=_constants(table, files[0]),
         name_mapping_json=table.properties.get(NAME_MAPPING),
