@@ -58,12 +58,30 @@ def rebased(lake: Lake, table: str) -> Rows:
 
 def carried(lake: Lake, table: str) -> Rows:
     """Few rows are deleted: row groups are copied, the deletes with them."""
+    rows = with_hundreds(lake, table)
+    lake.sql(f"DELETE FROM lake.{table} WHERE id IN (102, 103)")
+    splice(lake, table)
+    return without(rows, 102, 103)
+
+
+def carried_by_key(lake: Lake, table: str) -> Rows:
+    """Few keys are deleted: row groups are copied, the deletes become positions."""
+    rows = with_hundreds(lake, table)
+    if lake.view(table).metadata.spec().fields:
+        delete_equal(lake, table, "id", [102], partition=["p0"])
+        delete_equal(lake, table, "id", [103], partition=["p1"])
+    else:
+        delete_equal(lake, table, "id", [102, 103])
+    splice(lake, table)
+    return without(rows, 102, 103)
+
+
+def with_hundreds(lake: Lake, table: str) -> Rows:
+    """Seven commits of ten rows, the last one with ids from 100 on."""
     insert(lake, table, 6)
     maybe_null = "(SELECT nullif(id + 100, 0) AS id FROM range(10))"  # as in the other files: range's ids are required
     lake.sql(f"INSERT INTO lake.{table} SELECT /*+ COALESCE(1) */ id, concat('p', id % 2), id FROM {maybe_null}")
-    lake.sql(f"DELETE FROM lake.{table} WHERE id IN (102, 103)")
-    splice(lake, table)
-    return [*inserted(6), *without(inserted(1, 100), 102, 103)]
+    return [*inserted(6), *inserted(1, 100)]
 
 
 def converted(lake: Lake, table: str) -> Rows:
@@ -99,10 +117,12 @@ def again(path: Callable[[Lake, str], Rows]) -> Callable[[Lake, str], Rows]:
 PATHS: dict[str, Callable[[Lake, str], Rows]] = {
     "rebased": rebased,
     "carried": carried,
+    "carried by key": carried_by_key,
     "converted": converted,
     "converted and spliced": converted_and_spliced,
     "rebased and again": again(rebased),
     "carried and again": again(carried),
+    "carried by key and again": again(carried_by_key),
     "converted and spliced and again": again(converted_and_spliced),
 }
 
