@@ -99,7 +99,8 @@ def nameless_deletes(files: Sequence[LiveFile]) -> tuple[frozenset[int], float]:
     return frozenset(found), min(1.0, sum(deleted.values()) / rows) if rows else 0.0
 
 
-def _is_by_value(delete: FileEntry) -> bool:
+def is_by_value(delete: FileEntry) -> bool:
+    """Whether it is an equality delete."""
     return delete.content is Content.EQUALITY_DELETES
 
 
@@ -127,7 +128,7 @@ class DeleteRules:
         """
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
-        by_value = only(_is_by_value)
+        by_value = only(is_by_value)
         counts = [len(by_value(file.deletes)) for file in files]
         counted = list(zip(files, counts, strict=True))
         due = {index for index, (file, count) in enumerate(counted) if self._slow(file.size, count)}

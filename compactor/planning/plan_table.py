@@ -14,11 +14,11 @@ from compactor.filters.where import Where, bind_where
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
-from compactor.manifests.live_files import LiveFile
+from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
-from compactor.planning.delete_rules import few_deletes
+from compactor.planning.delete_rules import few_deletes, is_by_value
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.planning.inventory import Inventory, leave_out, prune_files, take_inventory
 from compactor.planning.planner import Carries, FileGroup, GroupLimits, Plan, make_plan, within_limits
@@ -228,6 +228,8 @@ def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
 def _carries(table: TableView, policy: PolicyValues, request: Request) -> Carries:
     def carries(key: PartitionKey, files: Sequence[LiveFile]) -> bool:
         if request.engine not in ("auto", "splice") or not few_deletes(files, policy.most_carried):
+            return False
+        if any(map(is_by_value, deletes_of(files))):  # they become positions, which cost readers less
             return False
         return choose_engine(table, key, files, "auto", policy.most_carried).reason is Reason.DELETES_CARRIED
 

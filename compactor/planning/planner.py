@@ -23,7 +23,7 @@ from compactor.planning.inventory import Inventory
 from compactor.planning.policy import Policy
 
 Carries = Callable[[PartitionKey, Sequence[LiveFile]], bool]
-"""Whether a rewrite of these files alone would copy them, and delete the rows in the output again."""
+"""Whether a rewrite of these files alone would copy them, and delete their rows in the output in the same way."""
 
 
 def never_carried(_key: PartitionKey, _files: Sequence[LiveFile]) -> bool:

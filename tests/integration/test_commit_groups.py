@@ -10,7 +10,8 @@ import pytest
 
 from compactor.errors import GiveUpError, ReplanError
 from compactor.locations import plain_path
-from compactor.planning.plan_table import TablePlan
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import TablePlan, plan_table
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
@@ -205,6 +206,26 @@ def test_few_rows_that_keys_delete_are_copied_and_deleted_in_the_output(
     lake.compact(table_name, force=True, rewrite_all=True)
     assert lake.rows(table_name) == expected
     assert delete_files(lake, table_name) == 0
+
+
+def test_the_only_equality_delete_of_a_file_becomes_a_position_and_stays_one(lake: Lake, table_name: str) -> None:
+    """Readers pay less for a position. Copying it once more would gain nothing."""
+    create(lake, table_name, 2, MERGE_ON_READ)
+    hundreds(lake, table_name, 1)
+    delete_equal(lake, table_name, "id", [7])
+    rows = lake.rows(table_name)
+
+    def plan() -> TablePlan:
+        policy = lake.settings.policy.for_table(lake.name(table_name))
+        changed = policy.model_copy(update={"equality_delete_threshold": 1, "strategy": "threshold"})
+        return plan_table(lake.view(table_name), changed, ManifestCache(1 << 24))
+
+    with any_size_splices():
+        (group,) = run(lake, plan()).groups
+    assert (group.rewritten.reason, group.rows_carried) == ("deletes_carried", 1)
+    assert [each.content for each in lake.sql(f"SELECT content FROM lake.{table_name}.delete_files")] == [1]
+    assert not plan().groups
+    assert lake.rows(table_name) == rows
 
 
 def test_deletes_are_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:
