@@ -208,6 +208,21 @@ def test_few_rows_that_keys_delete_are_copied_and_deleted_in_the_output(
     assert delete_files(lake, table_name) == 0
 
 
+def test_a_key_that_deletes_many_rows_is_applied_although_a_splice_was_planned(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, 2, MERGE_ON_READ)
+    hundreds(lake, table_name)
+    append_rows(lake, table_name, [(each, "p1", each) for each in range(1000, 1100)])
+    delete_equal(lake, table_name, "a", ["p1"])
+    rows, plan = lake.rows(table_name), planned(lake, table_name)
+    assert [group.engine.reason for group in plan.groups] == ["deletes_carried"]
+    with any_size_splices():
+        (group,) = run(lake, plan).groups
+    assert (group.rewritten.engine, group.rewritten.reason) == ("encode", "too_many_deletes")
+    assert (group.rows_carried, group.rewritten.rows_deleted) == (0, 100)
+    assert lake.rows(table_name) == rows
+    assert delete_files(lake, table_name) == 0
+
+
 def test_the_only_equality_delete_of_a_file_becomes_a_position_and_stays_one(lake: Lake, table_name: str) -> None:
     """Readers pay less for a position. Copying it once more would gain nothing."""
     create(lake, table_name, 2, MERGE_ON_READ)

@@ -357,6 +357,6 @@ def _engine_of(planned: PlannedGroup, written: TaskResult) -> EngineChoice:
     """The engine that wrote an output, and why: the files may rule out the planned one, or allow a cheaper one."""
     if written.not_spliced is not None and planned.engine.kind is Engine.SPLICE:
         return EngineChoice(Engine.ENCODE, written.not_spliced.reason, written.not_spliced.sentence)
-    if isinstance(written.file, SplicedFile) and any(each.carried for each in written.inputs):
+    if isinstance(written.file, SplicedFile) and any(each.carried or each.carried_by_value for each in written.inputs):
         return EngineChoice(Engine.SPLICE, Reason.DELETES_CARRIED, DELETES_CARRIED)
     return planned.engine

@@ -12,7 +12,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.manifests.tails import Converted
-from compactor.planning.delete_rules import few_deletes
+from compactor.planning.engine import Engine
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.key_search import KeySearch
@@ -38,7 +38,8 @@ def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output:
     encode = encode_task(plan, files, output)
     if plan.requested_engine == "encode":
         return TaskInput(None, encode)
-    splice = splice_task(plan, files, encode, output)
+    by_value = planned.engine.kind is Engine.SPLICE  # else more keys are deleted than may be carried
+    splice = splice_task(plan, files, encode, output, by_value=by_value)
     if plan.requested_engine == "splice":
         return TaskInput(splice, None)
     return TaskInput(splice, encode, aside(output))
@@ -49,13 +50,14 @@ def aside(output: str) -> str:
     return f"{output.removesuffix('.parquet')}-part.parquet"
 
 
-def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask, output: str) -> SpliceTask:
+def splice_task(
+    plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask, output: str, *, by_value: bool
+) -> SpliceTask:
     """Splice `files` into `output`; `encode`: the same work as it is decoded.
 
-    Rows are looked up by value only where few can be deleted so: to no avail, it would read the key columns twice.
+    `by_value`: look up the rows that equality deletes delete. Where many can be deleted so, the key columns would be
+    read twice.
     """
-    most = plan.policy.most_carried
-    by_value = any(each.equality_deletes for each in encode.inputs) and few_deletes(files, most)
     lineage = plan.table.keeps_row_lineage
     return SpliceTask(
         inputs=tuple(
@@ -68,11 +70,11 @@ def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask
         ),
         sources=encode.inputs,
         output=output,
-        most_carried=most,
+        most_carried=plan.policy.most_carried,
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
         storage=_storage(plan.table),
         vended=vended_of(plan.table.io),
-        by_value=_lookup(encode) if by_value else None,
+        by_value=_lookup(encode) if by_value and any(each.equality_deletes for each in encode.inputs) else None,
     )
 
 
