@@ -35,7 +35,14 @@ class Tails(Sequence[T], Generic[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        return tuple(self)[index]
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        left = index if index >= 0 else index + len(self)
+        for shared, start in self.parts:
+            if 0 <= left < len(shared) - start:
+                return shared[start + left]
+            left -= len(shared) - start
+        raise IndexError(index)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial, reduce
 from itertools import takewhile
 from typing import Any
@@ -27,7 +27,6 @@ from compactor.errors import GiveUpError, ReplanError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
-from compactor.manifests.tails import Tails
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable, first_line
@@ -92,19 +91,15 @@ def has_stray(file: LiveFile) -> bool:
     """
     if any(delete.key != file.entry.key for delete in _named(file)):
         return True
-    last = _last(file.deletes)  # those of other specs come last
-    return last is not None and last.content is Content.EQUALITY_DELETES and last.key.spec_id != file.entry.key.spec_id
+    if not file.deletes:
+        return False
+    last = file.deletes[-1]  # equality deletes of other specs come last
+    return last.content is Content.EQUALITY_DELETES and last.key.spec_id != file.entry.key.spec_id
 
 
 def _named(file: LiveFile) -> Iterator[FileEntry]:
     """The position deletes and the vector that name the file."""
     return takewhile(lambda delete: delete.applies_to is not None, file.deletes)
-
-
-def _last(deletes: Sequence[FileEntry]) -> FileEntry | None:
-    """The last of them; no tuple is made of thousands that files share."""
-    shared = deletes.parts[-1][0] if isinstance(deletes, Tails) and deletes.parts else deletes
-    return shared[-1] if shared else None
 
 
 def overlooked_delete(task: Any, file: LiveFile) -> str | None:
@@ -113,8 +108,8 @@ def overlooked_delete(task: Any, file: LiveFile) -> str | None:
     Java leaves out none of these that applies. The scan finds the others of the file's own partition in any case: their
     bounds meet the filter. Files with deletes of other specs are listed without a filter (`has_stray`).
 
-    Each delete in Java costs two calls through Py4J. Those that name the file come last there, so that thousands of its
-    partition are not looked at.
+    Each delete in Java costs two calls through Py4J. The deletes that name the file come last there, so that thousands
+    of its partition are not looked at.
     """
     wanted = {delete.path for delete in _named(file)}
     if wanted:

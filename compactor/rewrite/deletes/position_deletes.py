@@ -6,7 +6,7 @@ A path matches only if it equals the data file's path byte for byte (Iceberg spe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -174,13 +174,12 @@ def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Seq
     return any(low.encode() <= path <= high.encode() for path in wanted)
 
 
-def _split(paths: pa.Array, positions: Positions, wanted: pa.Array) -> Iterable[tuple[int, Positions]]:
+def _split(paths: pa.Array, positions: Positions, wanted: pa.Array) -> Iterator[tuple[int, Positions]]:
     """The positions of each path of `wanted`, by its index there; other paths are left out."""
     encoded = paths if isinstance(paths, pa.DictionaryArray) else paths.dictionary_encode()
     owners = pc.index_in(encoded.dictionary.cast(pa.binary()), value_set=wanted).fill_null(-1).to_numpy()
-    if len(owners) == 1:
-        found = [(owners[0], positions)]
-    else:
-        owner_of_row = owners[encoded.indices.to_numpy()]
-        found = [(owner, positions[owner_of_row == owner]) for owner in np.unique(owners)]
-    return ((int(owner), chosen) for owner, chosen in found if owner >= 0 and len(chosen))
+    owner_of_row = None if len(owners) == 1 else owners[encoded.indices.to_numpy()]
+    for owner in np.unique(owners[owners >= 0]):
+        chosen = positions if owner_of_row is None else positions[owner_of_row == owner]
+        if len(chosen):
+            yield int(owner), chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,10 @@ def test_it_is_a_sequence(given_sequences: list[Sequence[int]]) -> None:
         plain = tuple(each)
         assert (len(each), bool(each), each == plain, plain == each) == (len(plain), bool(plain), True, True)
         assert [each[index] for index in range(len(each))] == list(plain)
+        assert [each[-index] for index in range(1, len(each) + 1)] == list(reversed(plain))
+        for index in (len(plain), -len(plain) - 1):
+            with pytest.raises(IndexError):
+                each[index]
         assert each[1:3] == plain[1:3]
         assert each != (*plain, 1)
         assert hash(each) == hash(plain)
