@@ -190,7 +190,7 @@ class OutputJobs:
                     self._error = self._error or error
 
     def _written_by_spark(self, bundle: Sequence[TaskId], slot: ExitStack) -> tuple[Sequence[TaskId], Sequence[TaskId]]:
-        """Run the bundle's Spark job; returns the tasks to finish, and those that it has not begun.
+        """Run the bundle's Spark job; returns the tasks to finish, and the tasks that it has not begun.
 
         Gives the slot back unless Spark is needed again.
         """

@@ -167,7 +167,7 @@ class Run:
         self._unanswered.clear()
 
     def _settle_unanswered(self) -> None:
-        """At the end of the run: judge groups without an answer since the last commit, and note those that are spared.
+        """At the end of the run: judge groups without an answer since the last commit, and note the spared ones.
 
         No commit shows that the store is well: what was done after them must.
 

@@ -215,8 +215,8 @@ class RewriteWorker:
         """Convert equality deletes; returns whether that was committed.
 
         A failure is published, and raised unless it was given up, or the store did not answer, which is added to
-        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once;
-        those that were answered are, if only the commit got no answer.
+        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
+        Answered searches are, if only the commit got no answer.
         """
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)

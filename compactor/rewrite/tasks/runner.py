@@ -153,8 +153,8 @@ class OutputTaskRunner:
         """Write the outputs of a bundle one after the other, in one Spark job of one task.
 
         A job for each would add 0.1 s per output. `rewrite` returns or raises each task's outcome: a file, a refusal or
-        an error. Tasks that are written already, or that only Spark can write, are left out. Returns those that were
-        not begun, because the store answered no more: they may be written by another job.
+        an error. Tasks that are written already, or that only Spark can write, are left out. Returns the tasks
+        that were not begun, because the store answered no more: they may be written by another job.
         """
         tasks = self._to_write(bundle)
         if not tasks:
