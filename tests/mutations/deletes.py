@@ -409,7 +409,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/output_task.py",
         "if self.splice.may_copy(source) and not source.equality_deletes and source.size >= smallest",
         "if self.splice.may_copy(source) and source.size >= smallest",
-        f"{_TASKS}::test_an_equality_delete_of_many_rows_is_applied",
+        f"{_TASKS}::test_no_file_whose_rows_are_deleted_by_value_is_kept_beside_a_decoded_one",
     ),
     Mutation(
         "4",

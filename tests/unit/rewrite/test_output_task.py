@@ -155,14 +155,25 @@ def test_an_equality_delete_of_many_rows_is_applied(tmp_path: Path) -> None:
     files.most_carried = 0.01
     for _ in range(3):
         files.add(LARGE, encoded=True)
-    files.add(100)  # is decoded in any case
     files.delete_ids(list(range(0, 3 * LARGE, 50)))
     written = files.write()
-    assert isinstance(written.file, EncodedFile), "no file is kept whose rows are deleted by value"
+    assert isinstance(written.file, EncodedFile)
     assert written.not_spliced is not None
     assert written.not_spliced.reason == "too_many_deletes"
     assert files.output["id"].to_pylist() == files.rows
     assert not any(each.carried_by_value for each in written.inputs)
+
+
+def test_no_file_whose_rows_are_deleted_by_value_is_kept_beside_a_decoded_one(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.most_carried = 0.01
+    for _ in range(3):
+        files.add(LARGE, encoded=True)
+    files.add(100)  # by another writer: the files cannot be spliced as they are
+    files.delete_ids([5, LARGE + 7])
+    written = files.write()
+    assert isinstance(written.file, EncodedFile)
+    assert files.output["id"].to_pylist() == files.rows
 
 
 def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tmp_path: Path) -> None:
