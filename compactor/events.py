@@ -331,11 +331,23 @@ class EventsLost:
 
 
 @dataclass(frozen=True)
-class UnreferencedFilesRemoved:
-    """Outputs of a crashed, failed or aborted run were deleted after proof that no snapshot references them."""
+class FileDeleted:
+    """A file of a table was deleted, also one of its metadata. `reason`: one of `commit/deletion.py`."""
 
     table: TableName
-    files: int
+    run_id: str
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeletionRefused:
+    """A record of a run names files that are not the run's own; they stay. `why`: a clause."""
+
+    table: TableName
+    run_id: str
+    paths: tuple[str, ...]
+    why: str
 
 
 @dataclass(frozen=True)
@@ -444,7 +456,8 @@ Event = (
     | BatchFinished
     | StreamEnded
     | EventsLost
-    | UnreferencedFilesRemoved
+    | FileDeleted
+    | DeletionRefused
     | HookFinished
     | HistoryWritten
     | ManifestsRewritten

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from pathlib import Path
+from typing import Final
+
+LONGEST_NAME: Final = 255
+LONGEST_LOCATION: Final = 1000
+"""Bytes that stores and file systems take: of a folder's or file's name, of an object's key (with room for more)."""
+
+_S3: Final = re.compile("^s3[an]://")
 
 
 def is_local(location: str) -> bool:
@@ -16,6 +25,19 @@ def plain_path(location: str) -> str:
     if location.startswith("file:"):
         return "/" + location.removeprefix("file:").lstrip("/")
     return location
+
+
+def normal_location(location: str) -> str:
+    """One spelling for a place: `s3://` for `s3a://`, `/a` for `file:///a`; no doubled slashes, no `.`, no `..`."""
+    scheme, separator, path = _S3.sub("s3://", plain_path(location)).rpartition("://")
+    path = posixpath.normpath(f"/{path.lstrip('/')}")
+    return f"{scheme}://{path.lstrip('/')}" if separator else path
+
+
+def is_too_long(location: str) -> bool:
+    """Whether some stores have no room for such a name."""
+    encoded = location.encode("utf-8", "surrogatepass")
+    return len(encoded) > LONGEST_LOCATION or any(len(name) > LONGEST_NAME for name in encoded.split(b"/"))
 
 
 def user_folder(variable: str, otherwise: str) -> Path:

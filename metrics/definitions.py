@@ -499,10 +499,20 @@ RUN_FAILURES = counter(
     "`retry` and `replan` need no action. `settle` or `give_up` for hours needs a person: see the runbook.",
     labels=("stage", "reason", "reaction"),
 )
+DELETED_BECAUSE = ("ended_run", "not_committed", "unused_metadata")
 UNREFERENCED_FILES_REMOVED = counter(
     "firnline_unreferenced_files_removed_total",
-    "Outputs of crashed, failed or aborted runs that were deleted after proof that no snapshot references them.",
+    "Files that were deleted after proof that no snapshot references them; `reason`: outputs of crashed, failed or "
+    "aborted runs (`ended_run`), outputs that a run did not commit (`not_committed`), manifests and manifest lists of "
+    "attempts to commit (`unused_metadata`). The log and the history name each.",
     "Many: runs crash or conflict often. Check run failures and restarts of the service.",
+    labels=("reason",),
+)
+REFUSED_DELETIONS = counter(
+    "firnline_refused_deletions_total",
+    "Files that a record beside the checkpoint names as outputs of a run, and that are not: they stay.",
+    "Any: a record was damaged, or somebody else has written it (SECURITY.md), or the table's location has changed "
+    "since the run. The log names record, files and cause.",
 )
 
 # Every definition above is in the catalogue; a list kept by hand could miss one.

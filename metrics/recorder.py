@@ -53,6 +53,8 @@ class Recorder:
             self._counters[d.RECOUNTS.name].labels(reason)
         for outcome in d.LOOK_OUTCOMES:
             self._counters[d.LOOKS.name].labels(outcome)
+        for deleted in d.DELETED_BECAUSE:
+            self._counters[d.UNREFERENCED_FILES_REMOVED.name].labels(deleted)
 
     def stream_alive(self, query: str) -> None:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
@@ -89,8 +91,10 @@ class Recorder:
                 self._count(of_deletes.COMMITS_ROLLED_BACK, 1, run_id=event.run_id)
             case events.EqualityDeletesConverted():
                 self._converted(event)
-            case events.UnreferencedFilesRemoved():
-                self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
+            case events.FileDeleted():
+                self._count(d.UNREFERENCED_FILES_REMOVED, 1, event.reason, run_id=event.run_id)
+            case events.DeletionRefused():
+                self._count(d.REFUSED_DELETIONS, len(event.paths))
             case events.ManifestsRead():
                 self._manifests_read(event)
             case events.LedgerUpdated():

@@ -118,6 +118,7 @@ class Rewriting:
             confirm=self.rewriter.right.confirm,
             may_ask=may_ask,
             search=self.search,
+            listener=self.rewriter.listener,
         )
 
 

@@ -6,9 +6,11 @@ Each run has one record, a JSON file beside the stream's checkpoint. It is remov
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
+import secrets
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +29,18 @@ from compactor.table_names import MAIN, TableName
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
 NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
+MOST_ATTEMPTS = 10_000  # of an output task; each has a file name
 UNREAD_HEAD = -2  # the owner is marked as dead, and the table's head is not noted yet
+
+
+def new_run_id(table: TableView) -> str:
+    """The id of a new run: 64 random bits, and 64 of a digest of them, the table and the snapshot that it starts from.
+
+    Names of outputs carry it. So whoever can write records can name existing files only together with the table that
+    they belong to, and the snapshot after which they were written (`Record.is_genuine`).
+    """
+    nonce = secrets.token_hex(8)
+    return str(uuid.UUID(nonce + _digest(nonce, table.uuid, *_parent(table))))
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,12 @@ class Record:
     sent: bool = False
     late_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.attempts > MOST_ATTEMPTS or not all(
+            isinstance(text, str) for text in (self.run_id, *self.files, *self.prefixes, *self.committed)
+        ):
+            raise ValueError(f"record of run {self.run_id}: {self.attempts} attempts, or a location that is no text")
+
     @property
     def outputs(self) -> list[str]:
         """Locations of all files that any attempt may have written, without those in `prefixes`."""
@@ -76,6 +95,12 @@ class Record:
     def table(self) -> TableName:
         """The rewritten table."""
         return TableName(self.catalog, self.namespace, self.name)
+
+    @property
+    def is_genuine(self) -> bool:
+        """Whether the table and the parent snapshot are those for which the run's id was made."""
+        nonce, digest = self.run_id.replace("-", "")[:16], self.run_id.replace("-", "")[16:]
+        return digest == _digest(nonce, self.table_uuid, self.parent_snapshot_id, self.parent_sequence_number)
 
 
 class InFlightRecords:
@@ -122,15 +147,15 @@ class InFlightRecords:
         late_seconds: float = 0.0,
     ) -> Record:
         """Record a run's outputs, before anything is written."""
-        snapshot = table.snapshot
+        parent_snapshot_id, parent_sequence_number = _parent(table)
         record = Record(
             run_id=run_id,
             catalog=table.name.catalog,
             namespace=table.name.namespace,
             name=table.name.name,
             table_uuid=table.uuid,
-            parent_snapshot_id=snapshot.snapshot_id if snapshot else -1,
-            parent_sequence_number=(snapshot.sequence_number or 0) if snapshot else 0,
+            parent_snapshot_id=parent_snapshot_id,
+            parent_sequence_number=parent_sequence_number,
             owner=self._owner,
             lease_until=self._clock() + self._lease,
             created=self._clock(),
@@ -245,6 +270,17 @@ class InFlightRecords:
                 f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
                 reason=Reason.STATE_UNREADABLE,
             ) from error
+
+
+def _parent(table: TableView) -> tuple[int, int]:
+    """Id and sequence number of the snapshot that a run starts from."""
+    snapshot = table.snapshot
+    return (snapshot.snapshot_id, snapshot.sequence_number or 0) if snapshot else (-1, 0)
+
+
+def _digest(nonce: str, table_uuid: str, parent_snapshot_id: int, parent_sequence_number: int) -> str:
+    text = f"{nonce} {table_uuid} {parent_snapshot_id} {parent_sequence_number}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _tree(record: Record) -> dict[str, Any]:

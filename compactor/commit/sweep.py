@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -26,22 +25,21 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.snapshots import Operation
 
+from compactor.commit.deletion import ENDED_RUN, OwnFiles, abort_uploads_to, decoded, delete_files, refuse
 from compactor.commit.in_flight import NO_HEAD, UNREAD_HEAD, InFlightRecords, Record, own_name
 from compactor.commit.snapshots import PART
 from compactor.commit.table_search import TableSearch
-from compactor.credentials.renewing_file_io import repeated, vended_of
+from compactor.credentials.renewing_file_io import repeated
 from compactor.errors import RetryError
+from compactor.events import Listener, ignore
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError, TableView, head_of
-from compactor.locations import is_local, plain_path
+from compactor.locations import is_local, normal_location, plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
-from compactor.storage.opening import abort_uploads
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
-AT_ONCE = 16
-"""Requests to the store: after attempts that failed, a thousand outputs can have sixteen thousand names."""
 LOGGED = 10  # outputs that a log line names
 SETTLE_SECONDS = 600.0
 """Between a run's commit and the first look whether it was rolled back for a writer that was under way."""
@@ -97,15 +95,17 @@ def sweep(
     confirm: Callable[[], None] = lambda: None,
     may_ask: Callable[[TableName], bool] = lambda _table: True,
     search: TableSearch | None = None,
+    listener: Listener = ignore,
 ) -> dict[TableName, int]:
     """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
 
     An error for one record is logged and does not stop the others. `confirm`: called before the files of a record are
     deleted; an error from it leaves them. `may_ask`: whether the table's catalog may be asked now; if not, the record
-    waits for a later sweep. `search`: of renamed tables; it remembers catalogs that could not be searched.
+    waits for a later sweep. `search`: of renamed tables; it remembers catalogs that could not be searched. `listener`:
+    is told which files were deleted, and which were not.
     """
     removed: dict[TableName, int] = {}
-    each = _Sweep(records, catalogs, cache, now, grace_seconds, confirm, search or TableSearch(catalogs))
+    each = _Sweep(records, catalogs, cache, now, grace_seconds, confirm, search or TableSearch(catalogs), listener)
     for record in records.all():
         if not may_ask(record.table):
             continue
@@ -130,6 +130,7 @@ class _Sweep:
     grace: float
     confirm: Callable[[], None]
     search: TableSearch
+    listener: Listener
 
     def sweep(self, record: Record) -> int:
         """Take the next step with a record; returns the number of deleted files."""
@@ -179,7 +180,7 @@ class _Sweep:
             self._leave(record, "its catalog shows one snapshot only, and a tag or a branch may hold them")
             return 0
         self.confirm()
-        deleted = delete_unreferenced(record, table, self.cache)
+        deleted = delete_unreferenced(record, table, self.cache, self.listener)
         if record.swept and not deleted and committed_parts(table, record.run_id).may_be_rolled_back:
             self.records.save(replace(record, settles_at=self.now + SETTLE_SECONDS))
         elif record.swept and not deleted:
@@ -199,7 +200,7 @@ class _Sweep:
         whole = record.seen_head != NO_HEAD and committed_parts(table, record.run_id).are_all
         if shows_history and not whole:  # most runs are there as a whole: without a call to the store
             self.confirm()
-            deleted = delete_unreferenced(replace(record, committed=()), table, self.cache)
+            deleted = delete_unreferenced(replace(record, committed=()), table, self.cache, self.listener)
         age = self.now - record.created
         if age < MOST_SETTLE_SECONDS and _is_newest_work(table, record):
             self.records.save(replace(record, settles_at=self.now + max(SETTLE_SECONDS, age)))
@@ -287,27 +288,36 @@ def _table_of(record: Record, catalogs: Catalogs) -> TableView | None:
     return table if table.uuid == record.table_uuid else None
 
 
-def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) -> int:
+def delete_unreferenced(
+    record: Record, table: TableView, cache: ManifestCache, listener: Listener = ignore, reason: str = ENDED_RUN
+) -> int:
     """Delete the record's outputs that no retained snapshot references; returns the number of deleted files.
+
+    What is not the run's own is reported and left alone, as if the record did not name it (`OwnFiles`).
 
     Raises:
         RetryError: the references cannot be read, or another table has this name now; nothing was deleted.
     """
     if table.uuid != record.table_uuid:
         raise RetryError(f"{record.table} is another table now", reason=Reason.TABLE_REPLACED)
-    io = table.io
-    candidates = set(record.outputs)
-    places = (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes))
-    with ThreadPoolExecutor(AT_ONCE, "sweep-uploads") as pool:
-        list(pool.map(lambda location: abort_uploads(location, io.properties, vended_of(io)), places))
-    for prefix in record.prefixes:
-        candidates.update(repeated(io, partial(_files_below, io, prefix)))
+    io, own = table.io, OwnFiles.of(record, table)
+    files, folders = (refuse(own, record, named, listener) for named in (record.outputs, record.prefixes))
+    abort_uploads_to(table, [*files, *(f"{folder.rstrip('/')}/" for folder in folders)])
+    candidates = set(files)
+    for folder in folders:
+        below = repeated(io, partial(_files_below, io, folder))
+        candidates.update(path for path in below if not own.refusal(path))  # a store may have read the name otherwise
     if not candidates:
         return 0
-    kept = {own_name(path, record.run_id) for path in referenced_paths(table, record, cache)} | set(record.committed)
-    unreferenced = [path for path in sorted(candidates) if own_name(path, record.run_id) not in kept]
-    with ThreadPoolExecutor(AT_ONCE, "sweep-outputs") as pool:
-        return sum(pool.map(lambda path: repeated(io, partial(_delete, io, path)), unreferenced))
+    referenced = (*referenced_paths(table, record, cache), *record.committed)
+    kept = {_own_name(path, record.run_id) for path in referenced}
+    unreferenced = [path for path in sorted(candidates) if _own_name(path, record.run_id) not in kept]
+    return delete_files(table, record.run_id, unreferenced, reason, listener)
+
+
+def _own_name(path: str, run_id: str) -> str:
+    """The name of a file of the run however its location is spelled, or escaped."""
+    return own_name(normal_location(decoded(path) if "%" in path else path), run_id)
 
 
 def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:
@@ -369,14 +379,6 @@ def _files_below(io: Any, prefix: str) -> list[str]:
     file_system, path, scheme = _table_file_system(io, prefix)
     found = file_system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
     return [f"{scheme}{info.path}" for info in found if info.type == fs.FileType.File]
-
-
-def _delete(io: Any, location: str) -> bool:
-    file_system, path, _ = _table_file_system(io, location)
-    if file_system.get_file_info(path).type == fs.FileType.NotFound:
-        return False
-    file_system.delete_file(path)
-    return True
 
 
 def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]:

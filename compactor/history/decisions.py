@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from compactor.events import (
     EqualityDeletesConverted,
     Event,
+    FileDeleted,
     GroupCommitted,
     GroupDropped,
     GroupPlan,
@@ -27,10 +28,10 @@ from compactor.events import (
 from compactor.partitions import JsonValue, PartitionKey, partition_text
 from compactor.table_names import TableName
 
-DONE, DROPPED, SKIPPED = "done", "dropped", "skipped"
+DONE, DROPPED, SKIPPED, DELETED = "done", "dropped", "skipped", "deleted"
 RECORDED = (
     GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten,
-    EqualityDeletesConverted,
+    EqualityDeletesConverted, FileDeleted,
 )  # fmt: skip
 """Events that become rows."""
 LONGEST_WHY = 2000  # characters; error messages of other systems can be very long
@@ -69,7 +70,7 @@ class Decision:
     committed_snapshot_id: int | None = None
 
 
-def decisions_of(event: Event, at: float) -> list[Decision]:
+def decisions_of(event: Event, at: float) -> list[Decision]:  # noqa: C901 - one case per event type
     """The rows of one event received `at`; most events have none."""
     found: list[Decision] = []
     match event:
@@ -100,6 +101,9 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
         case EqualityDeletesConverted():
             why = f"{event.delete_files} equality delete files became positions of {event.rows} rows"
             found = [_whole_table(event, at, "equality_deletes", why, event.seconds, event.delete_files)]
+        case FileDeleted():
+            reason, run_id, path = event.reason, event.run_id, event.path
+            found = [Decision(at=at, table=event.table, decision=DELETED, reason=reason, run_id=run_id, why=path)]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
             found = [_whole_table(event, at, "manifests", why, event.seconds)]

@@ -156,7 +156,7 @@ class Converting:
             return nothing
         tools.lifelines.moved(table.name)
         java = JavaTable.load(tools.session, table, snapshot.snapshot_id)
-        records = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)
+        records = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right, tools.listener)
         supervisor = RunSupervisor(
             tools.records,
             self._cancel,

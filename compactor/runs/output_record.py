@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from compactor.commit.deletion import NOT_COMMITTED
 from compactor.commit.in_flight import NO_HEAD, InFlightRecords, Record
 from compactor.commit.sweep import SETTLE_SECONDS, delete_unreferenced
 from compactor.errors import CommitUnknownError
+from compactor.events import Listener, ignore
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
@@ -32,6 +34,7 @@ class OutputRecords:
     catalogs: Catalogs
     cache: ManifestCache
     right: CommitRight = UNLIMITED
+    listener: Listener = ignore
 
     @contextmanager
     def around(
@@ -88,7 +91,8 @@ class OutputRecords:
         """Whether it could be done. A failure is logged: the outcome of the run counts."""
         try:
             self.right.confirm()
-            delete_unreferenced(self.records.as_noted(record), self.catalogs.load(record.table), self.cache)
+            record, table = self.records.as_noted(record), self.catalogs.load(record.table)
+            delete_unreferenced(record, table, self.cache, self.listener, NOT_COMMITTED)
         except Exception as error:  # noqa: BLE001 - any store's error
             LOG.warning("%s: unreferenced outputs could not be deleted yet: %s", record.table, error)
             return False

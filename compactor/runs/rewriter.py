@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 
+from compactor.commit.in_flight import new_run_id
 from compactor.errors import CommitUnknownError, FirnlineError
 from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.planning.budget import Charge, uncharged
@@ -50,7 +50,7 @@ class Rewriter(RunTools):
         Raises:
             FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
-        run_id, table = run_id or str(uuid.uuid4()), plan.table.name
+        run_id, table = run_id or new_run_id(plan.table), plan.table.name
         switches = Switches(enabled, lambda: stopping() or self.right.lost() is not None)
         run = Run(self, plan, run_id, switches, progress, charge)
         if not plan.has_work or plan.snapshot_id is None:

@@ -74,7 +74,7 @@ class Run:
         self._switches = switches
         self._progress = progress
         self._charge = charge
-        self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)
+        self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right, tools.listener)
         self._snapshot_after: int | None = None
         self._delete_files_removed = 0
         self._rewrite_seconds = self._commit_seconds = 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from compactor.commit.in_flight import new_run_id
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
@@ -218,7 +219,7 @@ class RewriteWorker:
         `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
         Answered searches are, if only the commit got no answer.
         """
-        planner, run_id = self.planner, str(uuid.uuid4())
+        planner, run_id = self.planner, new_run_id(table)
         switches = Switches(partial(self._enabled, table.name), stopping)
         converting = Converting(self.rewriter, table, conversion, run_id, switches, charge=charge)
         try:

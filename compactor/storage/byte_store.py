@@ -33,6 +33,7 @@ RENEWING: Final = (
 _READ_GAP: Final = 64 * 1024  # reading this many bytes is cheaper than a second request
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_IMPOSSIBLE: Final = frozenset({errno.ENAMETOOLONG, errno.EISDIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,8 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
         return GiveUpError(f"{location} does not exist any more ({action} it).", reason=Reason.INPUT_MISSING)
     if isinstance(error, FileExistsError):
         return exists_already(location)
+    if number in _IMPOSSIBLE:
+        return GiveUpError(f"No file can be at {location} ({action} it): {error}", reason=Reason.UNSUPPORTED_LOCATION)
     if number in _NO_SPACE:
         return RetryError(
             f"No space left while {action} {location}: free some space; the run is tried again.", reason=Reason.NO_SPACE

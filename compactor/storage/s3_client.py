@@ -21,6 +21,7 @@ from compactor.reasons import Reason
 from compactor.whole_numbers import whole_number
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
+LONGEST_KEY: Final = 1024
 CLIENTS_KEPT: Final = 16  # each table with a vended credential has its own
 THREADS_MAX: Final = 16
 _THREADS: Final = 8
@@ -52,6 +53,11 @@ def s3_object(location: str, properties: Mapping[str, str]) -> S3Object:
     if not _NEVER_IN_KEYS.isdisjoint(rest):
         raise GiveUpError(
             f"{location!r} contains a character (? # or a control character) that Iceberg cannot read in a key.",
+            reason=Reason.UNSUPPORTED_LOCATION,
+        )
+    if len(key.encode("utf-8", "replace")) > LONGEST_KEY:
+        raise GiveUpError(
+            f"The key of {location!r} is longer than {LONGEST_KEY} bytes, the longest in S3.",
             reason=Reason.UNSUPPORTED_LOCATION,
         )
     return S3Object(properties.get(f"{_ACCESS_POINTS}{bucket}", bucket), key)

@@ -248,9 +248,9 @@ COMPACTION = Dashboard(
             (("delete files", _increase("firnline_commit_removed_delete_files_total")),),
         ),
         Panel(
-            "Outputs of ended runs removed",
-            "None, except after a crash.",
-            (("files", _increase("firnline_unreferenced_files_removed_total")),),
+            "Unreferenced files removed",
+            "`ended_run`: none, except after a crash.",
+            (("{{reason}}", _increase("firnline_unreferenced_files_removed_total", "reason")),),
         ),
         Panel(
             "Manifests merged",

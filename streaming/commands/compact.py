@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
+from compactor.commit.in_flight import new_run_id
 from compactor.errors import InputError
 from compactor.events import RunSkipped, ignore
 from compactor.iceberg.tables import Catalogs
@@ -76,7 +76,7 @@ def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: Re
     Raises:
         FirnlineError: by class the reaction; the table is as it was.
     """
-    name, run_id = plan.table.name, str(uuid.uuid4())
+    name, run_id = plan.table.name, new_run_id(plan.table)
     catalogs = Catalogs(settings.catalogs)
     bus = EventBus(last=(log_event,))
     with ExitStack() as stack:

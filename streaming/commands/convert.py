@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
+from compactor.commit.in_flight import new_run_id
 from compactor.errors import InputError, ReplanError
 from compactor.iceberg.other_compactors import flink_converts, other_compactors, unlisted_before
 from compactor.iceberg.tables import Catalogs, TableView
@@ -72,7 +72,7 @@ def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, outp
         _show_plan(view, conversion, output)
         return
     if not conversion.deletes:
-        _show(nothing_converted(view, conversion, str(uuid.uuid4())), output)
+        _show(nothing_converted(view, conversion, new_run_id(view)), output)
         return
     check = partial(_check, settings, view if force else None)
     check(view)
@@ -142,7 +142,7 @@ def _run(
                     conversion = plan_conversion(take_inventory(view, cache))
                     if attempt > 1 and conversion.deletes:
                         check(view)
-                    return Converting(parts.rewriter, view, conversion, str(uuid.uuid4()), progress=moved).convert()
+                    return Converting(parts.rewriter, view, conversion, new_run_id(view), progress=moved).convert()
                 except ReplanError:
                     if attempt == ATTEMPTS:
                         raise

@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from compactor.errors import InputError
-from compactor.history.decisions import DONE, DROPPED, SKIPPED
+from compactor.history.decisions import DELETED, DONE, DROPPED, SKIPPED
 from compactor.history.table import HistoryQuery
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
@@ -57,7 +57,7 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.option("--until", callback=_moment, help="End, in the same form. Default: now.")
 @click.option("--partition", metavar="TEXT", callback=not_empty("all partitions"),
               help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")  # fmt: skip
-@click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only decisions of this kind.")
+@click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED, DELETED]), help="Only decisions of this kind.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show.")
 @OUTPUT
 @click.pass_obj
@@ -65,7 +65,7 @@ def history(
     config: Path | None, /, table: str, since: float, until: float | None, partition: str | None, decision: str | None,
     limit: int, output: str,
 ) -> None:  # fmt: skip
-    """Show the decisions about TABLE and their reasons, newest first: done, dropped, skipped. Needs history.table.
+    """Show what was decided about TABLE, and why, newest first: done, dropped, skipped, deleted. Needs history.table.
 
     With --partition, decisions about the whole table (empty partition) are shown too.
     """

@@ -20,6 +20,8 @@ LOG: structlog.stdlib.BoundLogger = structlog.wrap_logger(
     wrapper_class=structlog.stdlib.BoundLogger,
 )
 
+LOGGED = 10  # paths in one line
+
 
 def log_event(event: events.Event) -> None:
     """Log one line per event. `--verbose` also logs the events without a case here."""
@@ -45,11 +47,10 @@ def log_event(event: events.Event) -> None:
             | events.CommitRolledBack()
             | events.ManifestsRewritten()
             | events.EqualityDeletesConverted()
+            | events.FileDeleted()
         ):
-            _log_commit_step(event)
-        case events.UnreferencedFilesRemoved():
-            LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
-        case events.RunFailed() | events.GroupDropped() | events.TableUnreadable():
+            _log_step(event)
+        case events.RunFailed() | events.GroupDropped() | events.TableUnreadable() | events.DeletionRefused():
             _log_trouble(event)
         case events.EventsLost():
             LOG.warning(
@@ -64,11 +65,17 @@ def log_event(event: events.Event) -> None:
             LOG.debug(type(event).__name__, detail=str(event))
 
 
-def _log_commit_step(
-    event: events.CommitWaits | events.CommitRolledBack | events.ManifestsRewritten | events.EqualityDeletesConverted,
+def _log_step(
+    event: events.CommitWaits
+    | events.CommitRolledBack
+    | events.ManifestsRewritten
+    | events.EqualityDeletesConverted
+    | events.FileDeleted,
 ) -> None:
-    """Log a wait before a commit, a commit that was undone, or one that changed no data file."""
+    """Log a wait before a commit, a commit that was undone or changed no data file, or a file that was deleted."""
     match event:
+        case events.FileDeleted():
+            LOG.info("deleted", path=event.path, run_id=event.run_id, table=str(event.table), reason=event.reason)
         case events.CommitWaits():
             LOG.info(
                 "finished, waits to commit right after another writer",
@@ -117,7 +124,9 @@ def _log_rewrite(event: events.GroupCommitted) -> None:
     )
 
 
-def _log_trouble(event: events.RunFailed | events.GroupDropped | events.TableUnreadable) -> None:
+def _log_trouble(
+    event: events.RunFailed | events.GroupDropped | events.TableUnreadable | events.DeletionRefused,
+) -> None:
     match event:
         case events.RunFailed():
             LOG.warning(
@@ -133,6 +142,13 @@ def _log_trouble(event: events.RunFailed | events.GroupDropped | events.TableUnr
             )  # fmt: skip
         case events.TableUnreadable():
             LOG.warning("table unreadable", table=str(event.table), reason=event.reason, error=event.message)
+        case events.DeletionRefused():
+            LOG.warning(
+                "files that the record of a run names are not deleted: they are not the run's own. Find out who wrote "
+                "the record; if no table references them, remove them by hand",
+                run_id=event.run_id, table=str(event.table), why=event.why, files=len(event.paths),
+                paths=", ".join(event.paths[:LOGGED]),
+            )  # fmt: skip
 
 
 def _rounded(seconds: float) -> float:

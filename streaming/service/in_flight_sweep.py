@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compactor.events import Listener, UnreferencedFilesRemoved
 from compactor.table_names import TableName
 from streaming.logs.events import LOG
 
@@ -38,13 +37,12 @@ class UnsteppedClock:
 class InFlightSweep:
     """Starts one sweep at a time.
 
-    `sweep` deletes files and returns how many, by table; before each table it asks the function that it is given.
+    `sweep` deletes files; before each table it asks the function that it is given.
     `available`: whether a catalog answered last.
     """
 
-    sweep: Callable[[MayAsk], Mapping[TableName, int]]
+    sweep: Callable[[MayAsk], object]
     available: Callable[[str], bool]
-    listener: Listener
     ticks: Callable[[], float] = time.monotonic
     _due: float = field(default=float("-inf"), init=False)
     _since: float | None = field(default=None, init=False)
@@ -79,8 +77,7 @@ class InFlightSweep:
 
     def _run(self) -> None:
         try:
-            for table, files in self.sweep(self._may_ask).items():
-                self.listener(UnreferencedFilesRemoved(table, files))
+            self.sweep(self._may_ask)
         except Exception as error:  # noqa: BLE001 - the records stay, and so must the sweeps
             LOG.warning("in-flight records could not be swept, next try in %ss: %s", PAUSE_SECONDS, error)
         finally:

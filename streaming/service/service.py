@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -268,13 +268,13 @@ class Service:
             return
         state, grace, clock = self._state, self._settings.service.grace_seconds, UnsteppedClock(self._clock)
 
-        def swept(may_ask: MayAsk) -> Mapping[TableName, int]:
-            return parts.sweep(clock(), grace, may_ask)
+        def swept(may_ask: MayAsk) -> None:
+            parts.sweep(clock(), grace, may_ask)
 
         def available(catalog: str) -> bool:
             return state.ledger is None or state.ledger.breakers.available(catalog)
 
-        state.sweep = sweep = InFlightSweep(swept, available, self._bus.publish)
+        state.sweep = sweep = InFlightSweep(swept, available)
         self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_by - time.monotonic()))
         sweep.check()
 

@@ -286,8 +286,8 @@ MUTATIONS: Final = (
         "15",
         "committed outputs are deleted where the catalog does not show their snapshot",
         "compactor/commit/sweep.py",
-        " | set(record.committed)",
-        "",
+        "(*referenced_paths(table, record, cache), *record.committed)",
+        "(*referenced_paths(table, record, cache),)",
         f"{_IN_FLIGHT}::test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it",
     ),
     Mutation(

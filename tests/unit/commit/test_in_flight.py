@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.commit.in_flight import InFlightRecords, Record, own_name
+from compactor.commit.in_flight import InFlightRecords, Record, new_run_id, own_name
 from compactor.commit.sweep import Verdict, committed_parts, judge, referenced_paths, sweep
 from compactor.errors import InputError, RetryError, StoppedError
+from compactor.events import Listener, ignore
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
@@ -143,24 +144,46 @@ class Scene:
         self.history.append_unreal("a", [1])
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
         self.catalogs = Catalogs({"lake": properties})
-        self.outputs = [folder / "out" / name for name in ("one.parquet", "two.parquet")]
+        self.run_id = new_run_id(self.history.view())
+        self.data = Path(plain_path(self.history.table.location())) / "data"
         for output in self.outputs:
-            output.parent.mkdir(exist_ok=True)
+            output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text("bytes")
 
-    def run(self, owner: Owner = DEAD, lease: float = 60, prefixes: tuple[str, ...] = ()) -> InFlightRecords:
+    @property
+    def out(self) -> Path:
+        """The folder of the run."""
+        return self.data / f"firnline-{self.run_id}"
+
+    @property
+    def outputs(self) -> list[Path]:
+        return [self.out / name for name in ("one.parquet", "two.parquet")]
+
+    def run(self, owner: Owner = DEAD, lease: float = 60, folder: str = "") -> InFlightRecords:
         kept = InFlightRecords(f"file://{self.folder}/in-flight", owner, lease, lambda: self.now)
-        files = [] if prefixes else [f"file:{output}" for output in self.outputs]
-        kept.open("run-1", self.history.view(), files, prefixes)
+        before, view = self.out, self.history.view()
+        self.run_id = new_run_id(view)
+        before.rename(self.out)
+        files = [] if folder else [f"file:{output}" for output in self.outputs]
+        kept.open(self.run_id, view, files, (folder.format(self.out),) if folder else ())
         return kept
 
     def commit(self, output: Path, path: Callable[[Path], str] = lambda path: f"file://{path}") -> int:
         self.history.append_unreal("b", [1], path=path(output))
         return self.history.table.current_snapshot().snapshot_id  # type: ignore[union-attr]
 
-    def sweep(self, kept: InFlightRecords, confirm: Callable[[], None] = lambda: None) -> int:
-        cache = ManifestCache(2**20)
-        removed = sweep(kept, self.catalogs, cache, now=self.now, grace_seconds=GRACE, confirm=confirm)
+    def sweep(
+        self, kept: InFlightRecords, confirm: Callable[[], None] = lambda: None, listener: Listener = ignore
+    ) -> int:
+        removed = sweep(
+            kept,
+            self.catalogs,
+            ManifestCache(2**20),
+            now=self.now,
+            grace_seconds=GRACE,
+            confirm=confirm,
+            listener=listener,
+        )
         return sum(removed.values())
 
     def left(self) -> list[str]:
@@ -218,13 +241,10 @@ def test_a_late_commit_keeps_its_outputs_however_they_are_spelled(scene: Scene) 
 
 def test_what_spark_wrote_is_kept_although_hadoop_spells_its_location_otherwise(scene: Scene) -> None:
     """It writes `file:///a//b/./c` as `file:/a/b/c` into manifests; the folder of the record is what the table says."""
-    folder = scene.folder / "data" / "firnline-run-1"
-    folder.mkdir(parents=True)
-    live, left = folder / "p=1" / "live.parquet", folder / "left.parquet"
-    for output in (live, left):
-        output.parent.mkdir(exist_ok=True)
-        output.write_text("bytes")
-    kept = scene.run(prefixes=(f"file://{scene.folder}//data/./firnline-run-1",))
+    kept = scene.run(folder="file://{0.parent}//./{0.name}")
+    live, left = scene.out / "p=1" / "live.parquet", scene.outputs[0]
+    live.parent.mkdir()
+    scene.outputs[1].rename(live)
     scene.commit(live, path=lambda path: f"file:{path}")
     scene.sweep(kept)
     scene.history.append_unreal("a", [1])
@@ -244,7 +264,7 @@ def test_only_the_same_output_has_the_same_own_name(run_id: str, folder: str) ->
 def test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it(scene: Scene) -> None:
     """A branch of Nessie may hold it; the catalog shows the newest snapshot of one branch."""
     kept = scene.run(Owner.this_process())
-    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     kept.abandon(replace(kept.all()[0], seen_at=0.0, seen_head=-1))
     again = InFlightRecords(kept.location, DEAD, 60, lambda: scene.now)
     assert scene.sweep(again) == 1
@@ -368,7 +388,7 @@ def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene,
     """The catalog's answer to the commit was lost: the owner has ended the run, or died."""
     kept = scene.run(Owner.this_process() if abandoned else DEAD)
     kept.save(replace(kept.all()[0], abandoned=abandoned, sent=True))
-    summary = {"firnline.run-id": "run-1", "firnline.part": "2/2"}
+    summary = {"firnline.run-id": scene.run_id, "firnline.part": "2/2"}
     scene.history.table.append(scene.history.rows(["a"]), snapshot_properties=summary)
     scene.commit(scene.outputs[0])
     assert scene.sweep(kept) == 1
@@ -380,7 +400,7 @@ def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene,
 def test_what_a_lost_executor_writes_after_the_last_commit_goes_too(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
     kept.save(replace(kept.all()[0], abandoned=True, sent=True, late_seconds=900.0))
-    scene.history.table.append(scene.history.rows(["a"]), snapshot_properties={"firnline.run-id": "run-1"})
+    scene.history.table.append(scene.history.rows(["a"]), snapshot_properties={"firnline.run-id": scene.run_id})
     assert [scene.sweep(kept), scene.sweep(kept)] == [2, 0]
     scene.outputs[0].write_text("late")
     scene.now += 900.0
@@ -413,9 +433,9 @@ def test_the_end_of_a_run_that_could_not_be_written_is_written_by_a_later_sweep(
 
 
 def test_everything_below_a_runs_folder_goes_and_nothing_beside_it(scene: Scene) -> None:
-    beside = scene.folder / "out2.parquet"
+    kept = scene.run(folder="file://{}")
+    beside = scene.out.with_name(f"{scene.out.name}2.parquet")
     beside.write_text("bytes")
-    kept = scene.run(prefixes=(f"file://{scene.folder}/out",))
     scene.commit(scene.outputs[1])
     scene.sweep(kept)
     scene.history.append_unreal("a", [1])
@@ -449,7 +469,7 @@ def test_a_table_that_does_not_answer_stops_no_other(scene: Scene) -> None:
     scene.sweep(kept)
     scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 2
-    assert [record.run_id for record in kept.all()] == ["run-0", "run-1"]
+    assert [record.run_id for record in kept.all()] == ["run-0", scene.run_id]
 
 
 def test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head(scene: Scene) -> None:
@@ -489,10 +509,10 @@ def test_nothing_is_deleted_while_references_cannot_be_read(scene: Scene) -> Non
 
 
 def test_a_run_id_in_a_summary_proves_the_commit(scene: Scene) -> None:
-    assert not committed_parts(scene.history.view(), "run-1").has_last
+    assert not committed_parts(scene.history.view(), scene.run_id).has_last
     rows = scene.history.rows(["a"])
-    scene.history.table.append(rows, snapshot_properties={"firnline.run-id": "run-1"})
-    assert committed_parts(scene.history.view(), "run-1").has_last
+    scene.history.table.append(rows, snapshot_properties={"firnline.run-id": scene.run_id})
+    assert committed_parts(scene.history.view(), scene.run_id).has_last
     assert scene.history.view().name == TableName("lake", ("db",), "t")
 
 

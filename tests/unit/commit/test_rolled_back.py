@@ -31,7 +31,7 @@ def ended(scene: Scene, *, rolled_back: bool = False) -> InFlightRecords:
     kept = scene.run(Owner.this_process())
     if not rolled_back:
         scene.commit(scene.outputs[0])
-    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     (record,) = kept.all()
     outputs = OutputRecords(kept, scene.catalogs, ManifestCache(2**20))
     outputs.close(record, clean=False, rolls_back=True)
@@ -63,7 +63,7 @@ def test_the_outputs_of_a_commit_that_was_rolled_back_go(scene: Scene) -> None:
 
 def committed_by_the_run(scene: Scene, part: str) -> None:
     """A snapshot that says it is this part of the run, and asks its catalog to roll it back for a writer."""
-    summary = {RUN_ID: "run-1", PART: part, POLARIS_ROLLBACK: "rollback"}
+    summary = {RUN_ID: scene.run_id, PART: part, POLARIS_ROLLBACK: "rollback"}
     scene.history.table.append(scene.history.rows(["a"]), snapshot_properties=summary)
 
 
@@ -80,7 +80,7 @@ def test_the_outputs_of_a_part_that_was_rolled_back_go(scene: Scene) -> None:
 def test_a_run_that_dropped_a_file_group_waits_too_for_a_rollback(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
     scene.commit(scene.outputs[0])
-    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     before = scene.history.table.metadata.snapshots[0].snapshot_id
     OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0], rolls_back=True)
     assert scene.left() == ["one.parquet"]
@@ -154,7 +154,7 @@ def test_no_writer_is_waited_for_longer_than_a_week(scene: Scene) -> None:
 def test_a_run_that_ended_after_a_part_waits_for_its_rollback_too(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
     committed_by_the_run(scene, "1/2")
-    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0])
     assert scene.left() == ["one.parquet"]
     for _ in range(3):  # two sweeps end what may still be written
@@ -183,7 +183,7 @@ def test_a_table_that_was_dropped_since_ends_the_record(
 def test_before_it_is_certain_committed_outputs_stay_whatever_the_catalog_shows(scene: Scene) -> None:
     """A catalog's answer may be older than the commit."""
     kept = scene.run(Owner.this_process())
-    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     (record,) = kept.all()
     outputs = OutputRecords(kept, scene.catalogs, ManifestCache(2**20))
     outputs.close(record, clean=True, rolls_back=True)
@@ -212,7 +212,7 @@ def test_nothing_goes_where_the_catalog_may_hide_snapshots(scene: Scene) -> None
 def test_a_snapshot_that_was_rolled_back_is_listed_until_it_is_removed(scene: Scene) -> None:
     """While it is, its expiry may delete its outputs: no other snapshot may have them."""
     before = scene.history.table.metadata.snapshots[0].snapshot_id
-    ours, other = CommitSummary("run-1", part="2/3"), CommitSummary("run-1", part="1/3")
+    ours, other = CommitSummary(scene.run_id, part="2/3"), CommitSummary(scene.run_id, part="1/3")
     assert listed_snapshot(scene.history.view(), ours) is None
     committed_by_the_run(scene, "2/3")
     made = scene.history.table.metadata.snapshots[-1].snapshot_id

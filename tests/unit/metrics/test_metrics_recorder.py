@@ -19,9 +19,11 @@ from compactor.events import (
     CommitUnannounced,
     CommitWaits,
     DeadLettered,
+    DeletionRefused,
     EqualityDeletesConverted,
     EventsHeard,
     EventsLost,
+    FileDeleted,
     GroupCommitted,
     GroupDropped,
     GroupRewritten,
@@ -42,7 +44,6 @@ from compactor.events import (
     StreamEnded,
     TableLooked,
     TableUnreadable,
-    UnreferencedFilesRemoved,
 )
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
@@ -127,12 +128,13 @@ HELD = CommitHeld("r3", TABLE, 12.5, after_writer=True)
 UNDONE = CommitRolledBack("r3", TABLE, 9)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
-REMOVED = UnreferencedFilesRemoved(TABLE, 21)
+REMOVED = FileDeleted(TABLE, "r1", "s3://lake/t/data/00000-00000-firnline-r1.parquet", "ended_run")
+REFUSED = DeletionRefused(TABLE, "r1", ("s3://lake/t/data/a.parquet",), "it lies outside the table's own locations")
 
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
-    REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP, UNRESOLVED,
-    LOOKED, ANSWERS, HELD, WAITS, UNDONE,
+    REMOVED, REFUSED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP,
+    UNRESOLVED, LOOKED, ANSWERS, HELD, WAITS, UNDONE,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -255,7 +257,8 @@ EXPECTED = {
         'event_lag_offsets{query="ledger"}': 13,
         'last_batch_timestamp_seconds{query="ledger"}': NOW,
     },
-    UnreferencedFilesRemoved: {"unreferenced_files_removed_total": 21},
+    FileDeleted: {'unreferenced_files_removed_total{reason="ended_run"}': 1},
+    DeletionRefused: {"refused_deletions_total": 1},
 }
 
 
@@ -399,5 +402,5 @@ def test_threads_lose_no_count():
         thread.start()
     for thread in threads:
         thread.join()
-    assert registry.get_sample_value("firnline_unreferenced_files_removed_total") == 8 * 500 * 21
+    assert registry.get_sample_value("firnline_unreferenced_files_removed_total", {"reason": "ended_run"}) == 8 * 500
     assert registry.get_sample_value("firnline_dead_letters_total", {"reason": "no_decoder"}) == 8 * 500 * 6

@@ -21,7 +21,7 @@ def ended(scene: Scene, attempts: int) -> OutputRecords:
     """A run that was dropped; its outputs so far are deleted at once, by itself and by a first sweep."""
     outputs = OutputRecords(scene.run(Owner.this_process()), scene.catalogs, ManifestCache(2**20))
     files = [f"file:{output}" for output in scene.outputs]
-    with suppress(StoppedError), outputs.around("run-1", scene.history.view(), files, (), attempts):
+    with suppress(StoppedError), outputs.around(scene.run_id, scene.history.view(), files, (), attempts):
         raise StoppedError("paused")
     assert scene.left() == []
     assert scene.sweep(outputs.records) == 0
