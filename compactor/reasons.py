@@ -58,6 +58,7 @@ class Reason(StrEnum):
     INPUT_MISSING = "input_missing"
     INPUT_TRUNCATED = "input_truncated"
     INPUT_CHANGED = "input_changed"
+    OUTPUT_MISSING = "output_missing"
     OUTPUT_EXISTS = "output_exists"
     OUTPUT_CLOSED = "output_closed"
     UNSUPPORTED_LOCATION = "unsupported_location"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -54,23 +55,32 @@ class OwnFiles:
     @classmethod
     def of(cls, record: Record, table: TableView) -> OwnFiles:
         """Those of the run that the record names, on its table as it is now."""
-        named = (table.properties.get(key) for key in OWN_LOCATIONS)
-        folders = (table.metadata.location, *(folder for folder in named if folder))
-        return cls(record.run_id, folders, record.is_genuine and record.table_uuid == table.uuid)
+        return cls(record.run_id, own_folders(table), record.is_genuine and record.table_uuid == table.uuid)
 
     def refusal(self, location: str) -> str:
         """Why the file, or the folder, is not the run's own; empty: it is. Pure."""
         if not self.genuine:
             return "the run's id was not made for this table and the snapshot that the record names"
         for spelling in (str, decoded):
-            place = normal_location(spelling(location))
-            folders = (f"{normal_location(spelling(folder)).rstrip('/')}/" for folder in self.folders)
-            below = [place.removeprefix(folder) for folder in folders if place.startswith(folder)]
+            below = _below(spelling(location), map(spelling, self.folders))
             if not below:
                 return "it lies outside the table's own locations"
             if not any(f"firnline-{self.run_id}" in path for path in below):
                 return "neither its name nor its folder has the run's id"
         return ""
+
+
+def own_folders(table: TableView) -> tuple[str, ...]:
+    """The folders that the table's metadata name as its own."""
+    named = (table.properties.get(key) for key in OWN_LOCATIONS)
+    return (table.metadata.location, *(folder for folder in named if folder))
+
+
+def _below(location: str, folders: Iterable[str]) -> list[str]:
+    """The location's path below each folder that it lies in."""
+    place = normal_location(location)
+    prefixes = (f"{normal_location(folder).rstrip('/')}/" for folder in folders)
+    return [place.removeprefix(prefix) for prefix in prefixes if place.startswith(prefix)]
 
 
 def decoded(location: str) -> str:
@@ -100,6 +110,18 @@ def abort_uploads_to(table: TableView, places: Sequence[str]) -> None:
 
     with ThreadPoolExecutor(AT_ONCE, "sweep-uploads") as pool:
         list(pool.map(abort, places))
+
+
+def delete_unused_metadata(
+    table: TableView, run_id: str, written: Iterable[str], used: AbstractSet[str], listener: Listener
+) -> None:
+    """Delete manifests and manifest lists that this process has written for a commit, and that are not `used`.
+
+    Raises:
+        FirnlineError: as `delete_files`.
+    """
+    unused = sorted(path for path in set(written) - used if _below(path, own_folders(table)))
+    delete_files(table, run_id, unused, UNUSED_METADATA, listener)
 
 
 def delete_files(table: TableView, run_id: str, paths: Sequence[str], reason: str, listener: Listener) -> int:

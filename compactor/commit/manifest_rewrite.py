@@ -20,9 +20,10 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from compactor.commit.deletion import delete_unused_metadata
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, ReplanError, RetryError
-from compactor.events import ManifestsRewritten
+from compactor.events import Listener, ManifestsRewritten, ignore
 from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
 from compactor.iceberg.tables import TableView
 from compactor.lease.right import UNLIMITED, CommitRight
@@ -52,6 +53,7 @@ def rewrite_manifests(
     clock: Callable[[], float] = time.monotonic,
     right: CommitRight = UNLIMITED,
     check_turn: Callable[[], object] = lambda: None,
+    listener: Listener = ignore,
 ) -> ManifestsRewritten:
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
@@ -60,6 +62,7 @@ def rewrite_manifests(
     in between commits late, against the same validation. What fails after a commit is logged.
 
     `check_turn` is called right before each commit, minutes after the start; an exception from it ends the rewrite.
+    `listener` is told which manifests were deleted again.
 
     Raises:
         LaterError: from `check_turn`; not everything was rewritten.
@@ -85,7 +88,7 @@ def rewrite_manifests(
         if table.keeps_row_lineage:
             java.refresh()
             java.check_unchanged()
-            _merge(java, properties, about_to_send)
+            _merge(java, properties, about_to_send, listener)
             with _after_commit(table):
                 _carry_statistics(java, run_id, right)
         else:
@@ -93,7 +96,7 @@ def rewrite_manifests(
                 java.refresh()
                 java.check_unchanged()
                 right.confirm()
-                _order_and_merge(java, spec_id, properties, about_to_send)
+                _order_and_merge(java, spec_id, properties, about_to_send, listener)
                 with _after_commit(table):
                     _carry_statistics(java, run_id, right)
     except JAVA_ERRORS as error:
@@ -123,7 +126,11 @@ def _manifests(java: JavaTable) -> list[str]:
 
 
 def _order_and_merge(
-    java: JavaTable, spec_id: int, properties: Mapping[str, str], about_to_send: Callable[[], object]
+    java: JavaTable,
+    spec_id: int,
+    properties: Mapping[str, str],
+    about_to_send: Callable[[], object],
+    listener: Listener,
 ) -> None:
     """Merge the manifests of one spec with the Spark action, in a transaction that another format version refuses."""
     transaction = java.handle.newTransaction()
@@ -140,22 +147,23 @@ def _order_and_merge(
         transaction.commitTransaction()
     except (*JAVA_ERRORS, FirnlineError) as error:
         if isinstance(error, FirnlineError):
-            _delete_merged(java, properties[RUN_ID], transaction.table().currentSnapshot())
+            _delete_merged(java, properties[RUN_ID], transaction.table().currentSnapshot(), listener)
         elif exception_class(error) in NOT_COMMITTED:
-            _delete_unused(java, properties[RUN_ID], written)
+            _delete_unused(java, properties[RUN_ID], written, listener)
         raise
 
 
-def _delete_unused(java: JavaTable, run_id: str, written: Sequence[str]) -> None:
+def _delete_unused(java: JavaTable, run_id: str, written: Sequence[str], listener: Listener) -> None:
     """Delete the action's manifests, unless the commit has landed: a refusal may answer its second request."""
     with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
         java.refresh()
         if not any(each.summary().get(RUN_ID) == run_id for each in java.handle.snapshots()):
-            for path in set(written) - set(_manifests(java)):
-                java.handle.io().deleteFile(path)
+            delete_unused_metadata(java.view, run_id, written, set(_manifests(java)), listener)
 
 
-def _merge(java: JavaTable, properties: Mapping[str, str], about_to_send: Callable[[], object]) -> None:
+def _merge(
+    java: JavaTable, properties: Mapping[str, str], about_to_send: Callable[[], object], listener: Listener
+) -> None:
     """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec.
 
     A transaction keeps what is merged; where another commit comes first, it merges again only what that has replaced.
@@ -171,7 +179,7 @@ def _merge(java: JavaTable, properties: Mapping[str, str], about_to_send: Callab
         java.check_unchanged()
         about_to_send()
     except FirnlineError:
-        _delete_merged(java, properties[RUN_ID], snapshot)
+        _delete_merged(java, properties[RUN_ID], snapshot, listener)
         raise
     if not java.plans_without_row_ids:
         transaction.commitTransaction()
@@ -179,14 +187,14 @@ def _merge(java: JavaTable, properties: Mapping[str, str], about_to_send: Callab
     java.send(snapshot)
 
 
-def _delete_merged(java: JavaTable, run_id: str, snapshot: Any) -> None:
+def _delete_merged(java: JavaTable, run_id: str, snapshot: Any, listener: Listener) -> None:
     """Delete the manifest list of a snapshot that was not sent, and its own manifests: others are the table's."""
     with suppress(Py4JError, *JAVA_ERRORS):
         if java.handle.snapshot(snapshot.snapshotId()) is not None:
             return  # nothing was merged: it is the table's
         manifests = snapshot.allManifests(java.handle.io())
         own = [each.path() for each in manifests if each.snapshotId() == snapshot.snapshotId()]
-        _delete_unused(java, run_id, [*own, snapshot.manifestListLocation()])
+        _delete_unused(java, run_id, [*own, snapshot.manifestListLocation()], listener)
 
 
 def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:

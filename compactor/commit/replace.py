@@ -19,6 +19,7 @@ from compactor.commit.history import REPLACE, goes_on_without, rolled_back_with,
 from compactor.commit.search import SETTLE_ATTEMPTS, SETTLE_BACKOFF, Search, committed_id, find_commit
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
+from compactor.events import Listener, ignore
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
@@ -70,6 +71,7 @@ def commit_replacements(
     about_to_send: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
     new: NewDeletes = NO_DELETES,
+    listener: Listener = ignore,
 ) -> Landed:
     """Commit all replacements as one `replace` snapshot on the table's branch.
 
@@ -81,6 +83,7 @@ def commit_replacements(
         about_to_send: Called before each attempt is sent. If it raises, the commit ends and nothing is sent.
         sleep: Called between attempts with a number of seconds.
         new: Delete files for rows of the outputs.
+        listener: Is told which metadata files of attempts were deleted.
 
     Raises:
         ReplanError: an input file was removed or added again, a delete was committed against it, or the table was
@@ -91,7 +94,7 @@ def commit_replacements(
     changes = Changes(
         replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
     )
-    return _Commit(table, changes, summary, about_to_send, sleep).carry_out()
+    return _Commit(table, changes, summary, about_to_send, sleep, listener).carry_out()
 
 
 class _Commit:
@@ -104,13 +107,14 @@ class _Commit:
         summary: CommitSummary,
         about_to_send: Callable[[], object],
         sleep: Callable[[float], None],
+        listener: Listener,
     ) -> None:
         self.table = table
         self.changes = changes
         self.summary = summary
         self.about_to_send = about_to_send
         self.sleep = sleep
-        self.snapshots = Snapshots(table, changes, summary)
+        self.snapshots = Snapshots(table, changes, summary, listener)
         self.refused: list[Any] = []
 
     def carry_out(self) -> Landed:

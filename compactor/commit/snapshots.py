@@ -15,8 +15,10 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from compactor.commit.deletion import delete_unused_metadata
 from compactor.commit.history import snapshots_between
 from compactor.errors import FirnlineError, ReplanError, RetryError
+from compactor.events import Listener, ignore
 from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
@@ -128,10 +130,11 @@ class Changes:
 class Snapshots:
     """Makes the snapshots of one commit. What was written and is certainly not committed is deleted at its end."""
 
-    def __init__(self, table: JavaTable, changes: Changes, summary: CommitSummary) -> None:
+    def __init__(self, table: JavaTable, changes: Changes, summary: CommitSummary, listener: Listener = ignore) -> None:
         self._table = table
         self._changes = changes
         self._summary = summary
+        self._listener = listener
         self._update: Any = None
         self._made_by: Any = None
         self._made_for: int | None = None
@@ -248,14 +251,15 @@ class Snapshots:
             if used is None:
                 return
             io, manifests = self._table.handle.io(), self._table.jvm.java.util.HashSet()
+            kept = {str(snapshot.manifestListLocation()) for snapshot in used}
             for snapshot in used:
                 manifests.addAll(snapshot.allManifests(io))
+            kept |= {str(manifest.path()) for manifest in manifests}
+            written = {str(each.manifestListLocation()) for each in self._made}
             for update in self._updates:
                 with suppress(Py4JError, *JAVA_ERRORS):
-                    _delete_manifests_except(manifests, update, self._table)
-            lists = {snapshot.manifestListLocation() for snapshot in self._made}
-            for path in lists - {snapshot.manifestListLocation() for snapshot in used}:
-                io.deleteFile(path)
+                    written |= _unused_manifests(manifests, update, self._table)
+            delete_unused_metadata(self._table.view, self._summary.run_id, written, kept, self._listener)
 
     def _used(self, committed: Any) -> list[Any] | None:
         """Snapshots that may list our files; None if it is not known."""
@@ -270,9 +274,19 @@ class Snapshots:
         return [each for each in (head, committed) if each is not None]
 
 
-def _delete_manifests_except(committed: Any, update: Any, table: JavaTable) -> None:
-    """Iceberg's own `cleanUncommitted`, which its `commit()` calls."""
+def _unused_manifests(committed: Any, update: Any, table: JavaTable) -> set[str]:
+    """Manifests of the update that were not committed, as Iceberg's own `cleanUncommitted` names them.
+
+    Iceberg's `commit()` calls it, and deletes them. Here a queue takes the names: they are deleted with a trail.
+    """
+    invoke, lang = table.jvm.java.lang.invoke, table.jvm.java.lang
+    queue = table.jvm.java.util.concurrent.ConcurrentLinkedQueue()
+    takes = invoke.MethodType.methodType(lang.Boolean.TYPE, lang.Class.forName("java.lang.Object"))
+    add = invoke.MethodHandles.publicLookup().bind(queue, "add", takes)
+    consumer = lang.Class.forName("java.util.function.Consumer")
+    update.deleteWith(invoke.MethodHandleProxies.asInterfaceInstance(consumer, add))
     _call(table, update, "SnapshotProducer.cleanUncommitted", "java.util.Set", committed)
+    return set(map(str, queue.toArray()))
 
 
 def _let_it_only_add_deletes(update: Any, table: JavaTable) -> None:

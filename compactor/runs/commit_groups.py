@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
+from compactor.commit.output_check import missing_files
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError, ReplanError, RetryError
+from compactor.events import Listener, ignore
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
@@ -29,8 +31,9 @@ from compactor.rebase.delete_files import DeletedRows, can_read, copy_files, rea
 from compactor.rebase.input_changes import Changes, InputChange
 from compactor.rebase.settle import Settled, settle
 from compactor.rewrite.deletes.row_maps import InputRows
+from compactor.rewrite.tasks.runner import WrittenOutput
 from compactor.runs.races import Head, Send, commit_beside_others
-from compactor.runs.results import DroppedGroup, GroupResult, overtaken
+from compactor.runs.results import DroppedGroup, GroupResult, overtaken, taken_away
 from compactor.spark.java_table import JavaTable
 
 Pair = tuple[GroupResult, Settled]
@@ -60,6 +63,7 @@ class CommitTools:
         about_to_send: Called right before each attempt is sent; an exception from it ends the commit.
         check_turn: Called with the table before each attempt is prepared; an exception from it ends the commit.
         charge: Called with the cost of delete files that are written or copied.
+        listener: Is told which metadata files of attempts were deleted.
     """
 
     catalogs: Catalogs
@@ -68,6 +72,7 @@ class CommitTools:
     about_to_send: Callable[[], object]
     check_turn: Callable[[TableView], object]
     charge: Charge = uncharged
+    listener: Listener = ignore
 
 
 def commit_groups(
@@ -102,6 +107,7 @@ class _GroupCommit:
         self._only_deletes = not groups
         self._kept = groups
         self._dropped: tuple[DroppedGroup, ...] = ()
+        self._missing: set[str] = set()
         self._copies: dict[str, str] = {}
         """Copies of delete files, by the location of the file, of all attempts. `_used`: of this one."""
         self._used: set[str] = set()
@@ -109,6 +115,7 @@ class _GroupCommit:
     def prepare(self, head: Head) -> Send[Committed]:
         """Leave out what cannot be committed any more, and write the delete files of the rest."""
         self._tools.check_turn(head.table)
+        self._leave_out_missing()
         changes = Changes(head.changes)
         settled = _settled(head.table, self._kept, head.changes, changes)
         found = list(zip(self._kept, settled, strict=True))
@@ -126,7 +133,41 @@ class _GroupCommit:
         new = _new_deletes(head, pairs, location)
         self._tools.charge(Spent(requests=requests_of(0, len(new.files), 0)))
         self._used = set()
-        return partial(self._send, pairs, dangling, replace(new, copied=partial(self._copied, head.table, location)))
+        new = replace(new, copied=partial(self._copied, head.table, location))
+        return partial(self._send, head.table, pairs, dangling, new)
+
+    def _leave_out_missing(self) -> None:
+        """Leave out groups of which an output was missing when it was looked at."""
+        kept: list[GroupResult] = []
+        for group in self._kept:
+            lost = [location for part in group.parts for location in _sizes(part) if location in self._missing]
+            if lost:
+                self._dropped += (taken_away(group.planned, self._plan.table.name, lost[0]),)
+            else:
+                kept.append(group)
+        self._kept = tuple(kept)
+
+    def _look(self, table: TableView, pairs: Sequence[Pair], new: NewDeletes) -> None:
+        """Look at every file that the commit adds, right before it is sent.
+
+        Raises:
+            ReplanError: some are missing; the next attempt leaves their groups out, and writes delete files again.
+            FirnlineError: the store does not answer.
+        """
+        sizes: dict[str, int | None] = {str(file["file-path"]): int(file["file-size-in-bytes"]) for file in new.files}
+        sizes |= dict.fromkeys(self._used)
+        for group, _ in pairs:
+            for part in group.parts:
+                sizes |= _sizes(part)
+        self._tools.charge(Spent(requests=len(sizes)))
+        self._missing = missing_files(table, sizes)
+        self._copies = {file: copy for file, copy in self._copies.items() if copy not in self._missing}
+        if self._missing:
+            raise ReplanError(
+                f"{table.name}: {len(self._missing)} files of run {self._summary.run_id} were deleted before they were "
+                f"committed, e.g. {min(self._missing)}",
+                reason=Reason.CONFLICT,
+            )
 
     def _check_awaited(self, table: TableView, changes: Changes) -> None:
         """Check, before anything is written, that no equality delete is left for which an earlier attempt has to wait.
@@ -175,15 +216,23 @@ class _GroupCommit:
         self._used.update(self._copies[file] for file in files)
         return {file: self._copies[file] for file in files}
 
-    def _send(self, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes) -> Committed:
+    def _send(
+        self, table: TableView, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes
+    ) -> Committed:
         parts = [part for group, _ in pairs for part in group.parts]
+
+        def about_to_send() -> None:
+            self._look(table, pairs, new)
+            self._tools.about_to_send()  # last: nothing may come between it and the commit
+
         landed = commit_replacements(
             self._table,
             [Replacement(part.scan_tasks, part.outputs, part.files_in) for part in parts],
             dangling,
             self._summary,
-            self._tools.about_to_send,
+            about_to_send,
             new=new,
+            listener=self._tools.listener,
         )
         self._table.awaited = frozenset()
         return Committed(
@@ -197,6 +246,14 @@ class _GroupCommit:
                 *self._used,
             ),
         )
+
+
+def _sizes(part: WrittenOutput) -> dict[str, int | None]:
+    """The outputs' sizes by location; None where Iceberg may count the bytes before they were encrypted."""
+    return {
+        str(output.location()): int(output.fileSizeInBytes()) if output.keyMetadata() is None else None
+        for output in part.outputs
+    }
 
 
 def _check_unlisted(now: TableView, summary: CommitSummary) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from compactor.commit.in_flight import Record
+from compactor.commit.output_check import missing_files
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
@@ -326,10 +327,20 @@ class Converting:
         attempts = count(times + head.attempt - 1)  # from 1 for the first of all
 
         def about_to_send() -> None:
+            self._charge(Spent(requests=len(new.files)))
+            missing = missing_files(now, {str(file["file-path"]): file["file-size-in-bytes"] for file in new.files})
+            if missing:  # the next attempt writes them again
+                raise ReplanError(
+                    f"{now.name}: {min(missing)} was deleted before it was committed; let remove_orphan_files spare "
+                    "files of the last days",
+                    reason=Reason.CONFLICT,
+                )
             tools.about_to_send(record, self._switches, again=next(attempts) > 1)
 
         def send() -> _Committed:
-            landed = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
+            landed = commit_replacements(
+                java, (), [*removed, *replaced], summary, about_to_send, new=new, listener=tools.listener
+            )
             return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
 
         return send

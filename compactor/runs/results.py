@@ -63,6 +63,15 @@ def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGrou
     return left_out(planned, table, why, ReplanError, Reason.CONFLICT)
 
 
+def taken_away(planned: PlannedGroup, table: TableName, location: str) -> DroppedGroup:
+    """A file group of which an output is not there any more right before the commit."""
+    why = (
+        f"its output {location} was deleted or changed before it was committed. Let remove_orphan_files and the "
+        "store's lifecycle rules spare files of the last days; the next run writes it again"
+    )
+    return left_out(planned, table, why, ReplanError, Reason.OUTPUT_MISSING)
+
+
 class NotTriedError(ReplanError):
     """Reaction: **re-plan**: the file group was not tried, because the store answered for no other any more."""
 

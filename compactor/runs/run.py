@@ -365,7 +365,13 @@ class Run:
 
         check_turn = partial(self._tools.check_turn, run_id=self._run_id)
         tools = CommitTools(
-            self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, check_turn, self._charge
+            self._tools.catalogs,
+            self._tools.cache,
+            deletes_at,
+            about_to_send,
+            check_turn,
+            self._charge,
+            self._tools.listener,
         )
         committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.landed:

@@ -318,7 +318,10 @@ class RewriteWorker:
             charge(replace(cost, commits=0))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             turn = partial(self._check_turn, name)
-            done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right, check_turn=turn)
+            right, listener = rewriter.right, planner.listener
+            done = rewrite_manifests(
+                rewriter.session, table, specs, run_id, right=right, check_turn=turn, listener=listener
+            )
             charge(Spent(commits=cost.commits))
             planner.listener(done)
         except (LaterError, StoppedError):  # published as skipped

@@ -18,6 +18,7 @@ from compactor.credentials.renewing_file_io import vended_of
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableMissingError, TableView
+from compactor.locations import is_too_long
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 
@@ -192,10 +193,21 @@ class JavaTable:
         return self.session._jvm  # noqa: SLF001
 
     def new_data_locations(self, names: Sequence[tuple[PartitionKey, str]]) -> list[str]:
-        """Locations for new files with these names, from the table's location provider, as its own writers use it."""
+        """Locations for new files with these names, from the table's location provider, as its own writers use it.
+
+        Where the folder of a partition would have too long a name, the file is not put into one: the names are unique.
+        """
+        provider = self.handle.locationProvider()
+        locations = self.data_locations(names, provider)
+        return [
+            str(provider.newDataLocation(name)) if is_too_long(location) else location
+            for (_, name), location in zip(names, locations, strict=True)
+        ]
+
+    def data_locations(self, names: Sequence[tuple[PartitionKey, str]], provider: Any) -> list[str]:
+        """Locations for files with these names from a location provider, in the folders of their partitions."""
         if not names:
             return []
-        provider = self.handle.locationProvider()
         specs = {spec_id: self.handle.specs()[spec_id] for spec_id in {key.spec_id for key, _ in names}}
         partitioned = {spec_id for spec_id, spec in specs.items() if spec.isPartitioned()}
         files = self.files([content_file(key, name, "parquet", 0, {"record-count": 0}) for key, name in names])

@@ -129,7 +129,7 @@ def read_exactly(read: Callable[[int, int], bytes], location: str, offset: int, 
     return b"".join(pieces)
 
 
-def translated(error: Exception, location: str, action: str) -> FirnlineError:
+def translated(error: Exception, location: str, action: str) -> FirnlineError:  # noqa: PLR0911 - one for each kind
     """The error to raise when `action` ("reading", "writing", ...) failed at `location`."""
     number = getattr(error, "errno", None)
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:

@@ -136,7 +136,7 @@ def splice(lake: Lake, table: str) -> None:
 
 
 def convert(lake: Lake, table: str) -> None:
-    result = conversion(lake, table, f"convert-{table}").convert()
+    result = conversion(lake, table).convert()
     assert result.deletes_removed, "nothing was converted"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
+from compactor.commit.in_flight import new_run_id
 from compactor.events import Listener, ignore
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locations import plain_path
@@ -210,9 +211,7 @@ def before_commit(other: Callable[[], None]) -> Callable[[], bool]:
     return meanwhile
 
 
-def conversion(
-    lake: Lake, table: str, run_id: str, commit: CommitSettings | None = None, charge: Charge = uncharged
-) -> Converting:
+def conversion(lake: Lake, table: str, commit: CommitSettings | None = None, charge: Charge = uncharged) -> Converting:
     """A conversion of the table's equality deletes as they are now. `commit`: without it, no writer is waited for."""
     tools = RunTools(
         lake.session,
@@ -225,7 +224,8 @@ def conversion(
         commit=commit or CommitSettings(hold_seconds=0),
     )
     view = lake.view(table)
-    return Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id, charge=charge)
+    plan = plan_conversion(take_inventory(view, tools.cache))
+    return Converting(tools, view, plan, new_run_id(view), charge=charge)
 
 
 def append(lake: Lake, table: str) -> None:

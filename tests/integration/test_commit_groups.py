@@ -192,7 +192,7 @@ def test_few_rows_that_keys_delete_are_copied_and_deleted_in_the_output(
     plan = of_three_files(planned(lake, table_name))
     others: dict[str, Callable[[], None]] = {
         "delete": lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 251 OR id = 550"),
-        "convert": lambda: conversion(lake, table_name, "another-run").convert(),
+        "convert": lambda: conversion(lake, table_name).convert(),
     }
     with any_size_splices():
         (group,) = run(lake, plan, enabled=before_commit(others[meanwhile])).groups

@@ -56,15 +56,15 @@ AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it m
 MAPPING = json.dumps([{"field-id": number, "names": [name]} for number, name in enumerate(("id", "a", "k"), 1)])
 
 
-def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged) -> ConversionResult:
-    result = convert_beside_others(lake, table, run_id, charge)
+def convert(lake: Lake, table: str, charge: Charge = uncharged) -> ConversionResult:
+    result = convert_beside_others(lake, table, charge)
     assert unreferenced(lake, table) == set()
     return result
 
 
-def convert_beside_others(lake: Lake, table: str, run_id: str, charge: Charge = uncharged) -> ConversionResult:
-    result = conversion(lake, table, run_id, charge=charge).convert()
-    assert run_id not in {record.run_id for record in lake.in_flight().all()}
+def convert_beside_others(lake: Lake, table: str, charge: Charge = uncharged) -> ConversionResult:
+    result = conversion(lake, table, charge=charge).convert()
+    assert result.run_id not in {record.run_id for record in lake.in_flight().all()}
     return result
 
 
@@ -120,7 +120,7 @@ def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str
     delete_equal(lake, table_name, "id", [5, 20])
     assert convert(lake, table_name).files_hit == 3
     delete_equal(lake, table_name, "id", [21])
-    assert convert(lake, table_name, "another-run").files_hit == 1
+    assert convert(lake, table_name).files_hit == 1
     before = rows(lake, table_name)
     assert [row[0] for row in before] == sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 2)
     append_and_expire(lake, table_name)
@@ -178,7 +178,7 @@ def test_a_conversion_that_fails_is_charged_for_what_it_read(
     total = sum(costs, Spent())
     assert (total.bytes > 0, total.requests > 0, total.catalog_calls, total.commits) == (True, True, COMMIT_CALLS, 0)
     costs.clear()
-    assert convert(lake, table_name, "another-run", charge=costs.append).rows == 2
+    assert convert(lake, table_name, charge=costs.append).rows == 2
     assert sum(costs, Spent()) == Spent(total.bytes, total.requests, COMMIT_CALLS, 1)
 
 
@@ -266,7 +266,7 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     def late(*arguments: Any, **more: Any) -> int:
         while waiting:
             waiting.pop()
-            assert convert_beside_others(lake, table_name, "another-process").rows == 3
+            assert convert_beside_others(lake, table_name).rows == 3
         return real(*arguments, **more)
 
     monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
@@ -343,10 +343,10 @@ def test_what_a_writer_commits_once_more_stays(
     with monkeypatch.context() as patched:
         meanwhile(patched, moment, lambda: commit_again(lake, table_name))
         with pytest.raises(ReplanError, match="was added once more"):
-            convert_beside_others(lake, table_name, "run-of-test")
+            convert_beside_others(lake, table_name)
     lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert [row[0] for row in rows(lake, table_name)] == expected
-    result = convert(lake, table_name, "another-run")
+    result = convert(lake, table_name)
     assert (result.deletes_removed, result.deletes_left, result.snapshot_after) == (0, 1, None)
     assert "is listed twice" in result.why
     assert [row[0] for row in rows(lake, table_name)] == expected

@@ -159,7 +159,7 @@ def test_a_conversion_is_committed_again(race: Race, version: int, statement: st
     create(lake, table, version, MERGE_ON_READ)
     insert(lake, table, 3)
     delete_equal(lake, table, "id", [3])
-    work = conversion(lake, table, "run-of-test", COMMIT).convert
+    work = conversion(lake, table, COMMIT).convert
     result: ConversionResult = race.run(work, statement, when)
     assert (result.deletes_removed, result.rows) == (1, 3)
     gone = {3, 5} if statement == DELETE else {3}

@@ -17,6 +17,7 @@ _LEASES: Final = "tests/properties/test_lease_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
 _HIDDEN: Final = "tests/unit/commit/test_hidden_snapshots.py"
 _ROLLED_BACK: Final = "tests/unit/commit/test_rolled_back.py"
+_DELETION: Final = "tests/unit/commit/test_deletion.py"
 _LOST: Final = "tests/unit/commit/test_lost_tables.py"
 
 MUTATIONS: Final = (
@@ -281,6 +282,78 @@ MUTATIONS: Final = (
         "    if at < 0:\n        return plain_path(location)",
         "    return plain_path(location)",
         f"{_IN_FLIGHT}::test_what_spark_wrote_is_kept_although_hadoop_spells_its_location_otherwise",
+    ),
+    Mutation(
+        "15",
+        "a record names files of another table, or older ones, with the id of their run",
+        "compactor/commit/deletion.py",
+        "        if not self.genuine:\n",
+        "        if False:\n",
+        f"{_DELETION}::test_a_record_with_the_id_of_a_run_that_has_committed_deletes_nothing",
+    ),
+    Mutation(
+        "15",
+        "the sweep deletes outside the table's folders",
+        "compactor/commit/deletion.py",
+        "            if not below:\n",
+        "            if False:\n",
+        f"{_DELETION}::test_nothing_else_is",
+    ),
+    Mutation(
+        "15",
+        "the sweep deletes files whose name does not have the run's id",
+        "compactor/commit/deletion.py",
+        'if not any(f"firnline-{self.run_id}" in path for path in below):',
+        "if False:",
+        f"{_DELETION}::test_live_files_that_a_record_names_stay_and_are_reported",
+    ),
+    Mutation(
+        "15",
+        "percent escapes hide the folder in which a file is",
+        "compactor/commit/deletion.py",
+        "for spelling in (str, decoded):",
+        "for spelling in (str,):",
+        f"{_DELETION}::test_nothing_else_is",
+    ),
+    Mutation(
+        "15",
+        "files below a folder that a client reads otherwise than it is written are deleted",
+        "compactor/commit/sweep.py",
+        "path for path in below if not own.refusal(path)",
+        "path for path in below",
+        "tests/properties/test_deletion_properties.py::test_no_record_deletes_what_a_table_references",
+    ),
+    Mutation(
+        "15",
+        "a live file that a manifest spells with other escapes is deleted",
+        "compactor/commit/sweep.py",
+        'decoded(path) if "%" in path else path',
+        "path",
+        f"{_DELETION}::test_an_output_that_a_snapshot_spells_otherwise_stays",
+    ),
+    Mutation(
+        "15",
+        "a location that cannot exist keeps its record open for ever",
+        "compactor/commit/deletion.py",
+        "if error.reason is not Reason.UNSUPPORTED_LOCATION:",
+        "if True:",
+        f"{_DELETION}::test_a_name_that_cannot_exist_is_absent_and_the_record_closes",
+    ),
+    Mutation(
+        "15",
+        "outputs that another program has deleted are committed",
+        "compactor/runs/commit_groups.py",
+        "            self._look(table, pairs, new)\n",
+        "",
+        "tests/integration/test_commit_outputs.py::test_an_output_that_was_taken_costs_its_file_group_only[2-auto]",
+    ),
+    Mutation(
+        "15",
+        "positions of a conversion that another program has deleted are committed",
+        "compactor/runs/convert.py",
+        "            if missing:  # the next attempt writes them again\n",
+        "            if False:\n",
+        "tests/integration/test_commit_outputs.py::test_positions_of_a_conversion_that_were_taken_are_written_again",
     ),
     Mutation(
         "15",

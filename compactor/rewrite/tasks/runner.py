@@ -335,7 +335,8 @@ class OutputTaskRunner:
 
     @cached_property
     def _frozen_metadata(self) -> Any:
-        return frozen_metadata(self._table, run_folder(self._table, self._run_id))
+        keys = {planned.file_group.key for planned in self._plan.groups}
+        return frozen_metadata(self._table, run_folder(self._table, self._run_id), keys)
 
     def _frozen_copy(self) -> Any:
         """The table for Spark as it was when the first task needed it, with a credential that is not due."""

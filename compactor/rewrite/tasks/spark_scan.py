@@ -7,19 +7,22 @@ in advance, so the in-flight record names the folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from compactor.errors import GiveUpError
+from compactor.locations import is_too_long
+from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.exact_columns import checked, misfit, schema_of, with_optional_columns
 from compactor.spark.java_table import JAVA_ERRORS, JavaTable, data_folder
 
 STAGED_TASKS = "scan-task-set-id"
 REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
+LONG_NAME = "x" * 100  # Spark's names are shorter
 ONE_SPLIT = str(1 << 50)
 ROW_BY_ROW = {"vectorization-enabled": "false"}
 """Iceberg 1.11's vectorized reader reads milliseconds in a dictionary as microseconds, so 2020 becomes 1970
@@ -44,12 +47,21 @@ def run_folder(table: JavaTable, run_id: str) -> str:
     return f"{data_folder(table.view)}/firnline-{run_id}"
 
 
-def frozen_metadata(table: JavaTable, folder: str) -> Any:
-    """The Java table's current metadata, with `folder` as the place of its data files."""
+def frozen_metadata(table: JavaTable, folder: str, keys: Iterable[PartitionKey]) -> Any:
+    """The Java table's current metadata, with `folder` as the place of its data files.
+
+    Where the folder of one of the partitions would have too long a name, there are none in it.
+    """
     iceberg = table.jvm.org.apache.iceberg
     current = table.handle.operations().current()
     moved = table.jvm.java.util.HashMap()
     moved.put("write.data.path", folder)
+    properties = table.jvm.java.util.HashMap(current.properties())
+    properties.putAll(moved)
+    provider = iceberg.LocationProviders.locationsFor(current.location(), properties)
+    if any(map(is_too_long, table.data_locations([(key, LONG_NAME) for key in keys], provider))):
+        moved.put("write.object-storage.enabled", "true")
+        moved.put("write.object-storage.partitioned-paths", "false")
     location = current.metadataFileLocation()
     return (
         iceberg.TableMetadata.buildFrom(current)

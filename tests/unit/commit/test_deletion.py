@@ -18,7 +18,7 @@ from compactor.lease.owner import Owner
 from compactor.locations import normal_location, plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.runs.output_record import OutputRecords
-from tests.unit.commit.test_in_flight import DEAD, Scene
+from tests.unit.commit.test_in_flight import Scene
 
 RUN = "5ecd26c4-66b0-4b1e-9d0e-f30e51a06f0f"
 OURS = OwnFiles(RUN, ("s3a://lake/db/a b", "file:/data//a%20b"), genuine=True)
@@ -231,20 +231,6 @@ def test_each_file_that_a_run_deletes_at_its_end_is_told(scene: Scene) -> None:
     with pytest.raises(StoppedError), records.around(scene.run_id, view, outputs, ()):
         raise StoppedError("paused")
     assert sorted(heard, key=str) == [FileDeleted(view.name, scene.run_id, path, NOT_COMMITTED) for path in outputs]
-
-
-def test_what_was_deleted_before_an_error_is_told(scene: Scene) -> None:
-    kept = InFlightRecords(f"file://{scene.folder}/in-flight", DEAD, 60, lambda: scene.now)
-    scene.run_id = new_run_id(scene.history.view())
-    folder, good = scene.data / f"firnline-{scene.run_id}", scene.data / f"1-firnline-{scene.run_id}"
-    folder.mkdir()
-    good.write_text("rows")
-    (folder / "x").symlink_to(folder / "x")  # the operating system refuses to look at it
-    record = kept.open(scene.run_id, scene.history.view(), [f"{folder}/x/y", str(good)])
-    kept.save(replace(record, abandoned=True, seen_at=0.0, seen_head=-1))
-    heard: list[Event] = []
-    scene.sweep(kept, listener=heard.append)
-    assert (good.exists(), [type(event) for event in heard]) == (False, [FileDeleted])
 
 
 def test_a_location_of_this_machine_has_no_scheme() -> None:
