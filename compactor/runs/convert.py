@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed, commit_replacements
+from compactor.commit.sends import Sent
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
@@ -325,8 +326,8 @@ class Converting:
         summary = tools.summary(now, self._run_id, [ENGINE])
         attempts = count(times + head.attempt - 1)  # from 1 for the first of all
 
-        def about_to_send() -> None:
-            tools.about_to_send(record, self._switches, again=next(attempts) > 1)
+        def about_to_send(sending: Sent) -> None:
+            tools.about_to_send(record, self._switches, sending, again=next(attempts) > 1)
 
         def send() -> _Committed:
             landed = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
