@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from compactor.commit.sends import Sent
 from compactor.errors import RetryError, StoppedError, retried
 from compactor.iceberg.tables import TableView
 from compactor.lease.owner import Owner
@@ -28,18 +29,18 @@ from compactor.table_names import MAIN, TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
-NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
 MOST_ATTEMPTS = 10_000  # of an output task; each has a file name
-UNREAD_HEAD = -2  # the owner is marked as dead, and the table's head is not noted yet
+EARLIER = {"seen_head", "sent"}  # fields of records of earlier versions
 
 
-def new_run_id(table: TableView) -> str:
+def new_run_id(table: TableView, nonce: str | None = None) -> str:
     """The id of a new run: 64 random bits, and 64 of a digest of them, the table and the snapshot that it starts from.
 
     Names of outputs carry it. So whoever can write records can name existing files only together with the table that
-    they belong to, and the snapshot after which they were written (`Record.is_genuine`).
+    they belong to, and the snapshot after which they were written (`Record.is_genuine`). `nonce`: these bits, as 16
+    hexadecimal digits.
     """
-    nonce = secrets.token_hex(8)
+    nonce = nonce or secrets.token_hex(8)
     return str(uuid.UUID(nonce + _digest(nonce, table.uuid, *_parent(table))))
 
 
@@ -47,13 +48,13 @@ def new_run_id(table: TableView) -> str:
 class Record:
     """The outputs of one run. Times are seconds since the epoch; `prefixes` are folders of this run only.
 
-    `abandoned`: the owner has ended this run, although it may be alive. `seen_head`, `seen_at`: the table's head when a
-    sweep first found the owner dead. `swept`: a sweep has already deleted outputs. `attempts`: how often an output may
+    `abandoned`: the owner has ended this run, although it may be alive. `seen_at`: when a sweep has taken the owner for
+    dead; it sends nothing any more. `swept`: what may go has been deleted before. `attempts`: how often an output may
     be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`). `committed`: own
     names (`own_name`) of outputs that a snapshot of an earlier part of the run holds. `late_seconds`: for so long an
     executor that has lost the driver may write on; `late_until`: until when. `settles_at`: the run has committed, and
-    from then on it is certain whether its catalog has rolled that back for a writer; 0: its catalog never does. `sent`:
-    a commit of these outputs was sent, or is about to be.
+    from then on it is certain whether its catalog has rolled that back for a writer; 0: its catalog never does.
+    `sends`: commits of these outputs that were sent, or are about to be, and can land; None: it is not known which.
     """
 
     run_id: str
@@ -70,14 +71,13 @@ class Record:
     prefixes: tuple[str, ...] = ()
     ref: str = MAIN
     abandoned: bool = False
-    seen_head: int | None = None
     seen_at: float | None = None
     swept: bool = False
     attempts: int = 1
     committed: tuple[str, ...] = ()
     late_until: float = 0.0
     settles_at: float = 0.0
-    sent: bool = False
+    sends: tuple[Sent, ...] | None = ()
     late_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class InFlightRecords:
         self._lock = threading.RLock()  # both a run's watch and its commit renew the lease
         self._unwritten: dict[str, Record] = {}  # ended runs whose end could not be written yet
         self._committed: dict[str, tuple[str, ...]] = {}  # by run, written with the next change of its record
-        self._sent: set[str] = set()  # runs of which a commit may have been sent
+        self._sends: dict[str, tuple[Sent, ...]] = {}  # by run, as `Record.sends`
 
     @property
     def location(self) -> str:
@@ -168,8 +168,10 @@ class InFlightRecords:
         self.save(record)
         return record
 
-    def renew(self, record: Record, *, sending: bool = False) -> Record:
+    def renew(self, record: Record, *, sending: Sent | None = None) -> Record:
         """Extend the lease. Called regularly during the run, and before each attempt to commit: then with `sending`.
+
+        What is sent was made before: a sweep that takes the run for dead just then looks at the table after that.
 
         Raises:
             StoppedError: a sweep considers the run dead, because this process was suspended beyond its lease: its
@@ -180,7 +182,7 @@ class InFlightRecords:
             if known is None or known.seen_at is not None:
                 raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
             if sending:
-                self._sent.add(record.run_id)
+                self._sends[record.run_id] = (*self._sends.get(record.run_id, ()), sending)
             renewed = replace(record, lease_until=self._clock() + self._lease)
             self.save(renewed)
         return renewed
@@ -194,10 +196,20 @@ class InFlightRecords:
             names = [own_name(location, run_id) for location in locations]
             self._committed[run_id] = (*self._committed.get(run_id, ()), *names)
 
+    def note_unsent(self, run_id: str, sending: Sent) -> None:
+        """This one was not sent after all; the record says so with its next change."""
+        with self._lock:
+            self._sends[run_id] = tuple(each for each in self._sends[run_id] if each != sending)
+
+    def note_open(self, run_id: str, sends: Iterable[Sent]) -> None:
+        """Of all commits that the run has sent, only these can still land."""
+        with self._lock:
+            self._sends[run_id] = tuple(sends)
+
     def as_noted(self, record: Record) -> Record:
-        """The record with all outputs that are known to be committed, and whether a commit was sent."""
+        """The record with all outputs that are known to be committed, and all commits that were sent."""
         committed = self._committed.get(record.run_id, record.committed)
-        return replace(record, committed=committed, sent=record.sent or record.run_id in self._sent)
+        return replace(record, committed=committed, sends=self._sends.get(record.run_id, record.sends))
 
     def save(self, record: Record) -> None:
         """Write a record."""
@@ -226,7 +238,7 @@ class InFlightRecords:
             self.abandon(record)
         else:
             self._committed.pop(record.run_id, None)
-            self._sent.discard(record.run_id)
+            self._sends.pop(record.run_id, None)
 
     def all(self) -> list[Record]:
         """All records, oldest first.
@@ -256,8 +268,11 @@ class InFlightRecords:
             tree: dict[str, Any] = json.loads(self._folder.read(name))
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
-            tree["committed"] = tuple(tree.get("committed", ()))  # records of earlier versions have none
-            return Record(**{**tree, "owner": Owner(**tree["owner"])})
+            tree["committed"] = tuple(tree.get("committed", ()))
+            sends = None if EARLIER & tree.keys() else tree["sends"]  # earlier versions took answers for a proof
+            tree["sends"] = None if sends is None else tuple(Sent(*each) for each in sends)
+            known = {key: value for key, value in tree.items() if key not in EARLIER}
+            return Record(**{**known, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
             return None  # another process has removed it
         except (ValueError, TypeError, KeyError) as error:
@@ -285,7 +300,7 @@ def _digest(nonce: str, table_uuid: str, parent_snapshot_id: int, parent_sequenc
 
 def _tree(record: Record) -> dict[str, Any]:
     """Without newer fields that say nothing: the version before does not know them, and would sweep nothing."""
-    newer = {"committed", "late_until", "settles_at", "sent", "late_seconds"}
+    newer = {"committed", "late_until", "settles_at", "late_seconds"}
     return {key: value for key, value in asdict(record).items() if value or key not in newer}
 
 

@@ -4,16 +4,16 @@ Up to V2 the Spark action does it, ordered by partition. On V3 that action (Iceb
 `_row_id`, because it writes entries without the ids that they inherit. Iceberg's core `RewriteManifests` keeps the ids.
 It merges manifests in their present order and does not change delete manifests.
 
-Iceberg commits what was read before an upgrade to V3 also after it, where another commit has given the rows their ids:
-every row would get a new one. So the action commits together with a change that a table of another version refuses, and
-core's snapshot is sent once as long as the rows have no ids.
+Each snapshot is sent once, against the metadata that were checked for it. Iceberg's own `commit()` would send it again
+after an upgrade to V3, where another commit has given the rows their ids: every row would get a new one. And it takes a
+refusal for a proof, and deletes what the same request may still commit (sends.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from compactor.commit.deletion import delete_unused_metadata
+from compactor.commit.sends import Sent, can_still_land, java_state_of
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, ReplanError, RetryError
 from compactor.events import Listener, ManifestsRewritten, ignore
@@ -39,10 +40,8 @@ from compactor.spark.java_table import (
 )
 
 LOG = logging.getLogger("firnline")
-FORMAT_VERSION: Final = "format-version"
-REFUSED: Final = "java.lang.IllegalArgumentException"
-"""Iceberg's answer to a downgrade of the format version."""
-NOT_COMMITTED: Final = (REFUSED, VALIDATION, COMMIT_FAILED)
+ATTEMPTS: Final = 5
+"""As many as Iceberg's own commit makes by default."""
 
 
 def rewrite_manifests(
@@ -58,8 +57,7 @@ def rewrite_manifests(
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
     Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
-    replaced the same manifests. `right` is confirmed before each commit, which Iceberg may repeat: a JVM that is paused
-    in between commits late, against the same validation. What fails after a commit is logged.
+    replaced the same manifests. `right` is confirmed before each attempt. What fails after a commit is logged.
 
     `check_turn` is called right before each commit, minutes after the start; an exception from it ends the rewrite.
     `listener` is told which manifests were deleted again.
@@ -95,12 +93,12 @@ def rewrite_manifests(
             for spec_id in specs:
                 java.refresh()
                 java.check_unchanged()
-                right.confirm()
+                right.confirm()  # the Spark job may take minutes
                 _order_and_merge(java, spec_id, properties, about_to_send, listener)
                 with _after_commit(table):
                     _carry_statistics(java, run_id, right)
     except JAVA_ERRORS as error:
-        if exception_class(error) == REFUSED:
+        if exception_class(error) != COMMIT_STATE_UNKNOWN:
             java.refresh()
             java.check_unchanged()
         raise _failure(table, error) from error
@@ -132,33 +130,28 @@ def _order_and_merge(
     about_to_send: Callable[[], object],
     listener: Listener,
 ) -> None:
-    """Merge the manifests of one spec with the Spark action, in a transaction that another format version refuses."""
-    transaction = java.handle.newTransaction()
+    """Merge the manifests of one spec with the Spark action, in a transaction that is not committed."""
+    staged = java.handle.newTransaction().table()
     actions = java.jvm.org.apache.iceberg.spark.actions.SparkActions.get(java.session._jsparkSession)  # noqa: SLF001
-    rewrite = actions.rewriteManifests(transaction.table()).specId(spec_id)
+    rewrite = actions.rewriteManifests(staged).specId(spec_id)
     for name, value in properties.items():
         rewrite.snapshotProperty(name, value)
-    written = [manifest.path() for manifest in rewrite.execute().addedManifests()]
-    try:
-        # No change, unless the version is another. Iceberg applies it in each attempt again, and refuses a downgrade.
-        version = str(java.view.metadata.format_version)
-        transaction.updateProperties().set(FORMAT_VERSION, version).commit()
-        about_to_send()
-        transaction.commitTransaction()
-    except (*JAVA_ERRORS, FirnlineError) as error:
-        if isinstance(error, FirnlineError):
-            _delete_merged(java, properties[RUN_ID], transaction.table().currentSnapshot(), listener)
-        elif exception_class(error) in NOT_COMMITTED:
-            _delete_unused(java, properties[RUN_ID], written, listener)
-        raise
+    done = rewrite.execute()
+    snapshot = staged.currentSnapshot()
+    if java.handle.snapshot(snapshot.snapshotId()) is not None:
+        return  # nothing was merged
 
+    def again() -> Any | None:
+        if java.view.metadata.format_version == 1:
+            return None  # Iceberg has deleted what the action wrote, and kept copies for the first snapshot
+        update = java.handle.rewriteManifests()
+        for manifest in done.rewrittenManifests():
+            update.deleteManifest(manifest)
+        for manifest in done.addedManifests():
+            update.addManifest(manifest)
+        return _with(update, properties).apply()
 
-def _delete_unused(java: JavaTable, run_id: str, written: Sequence[str], listener: Listener) -> None:
-    """Delete the action's manifests, unless the commit has landed: a refusal may answer its second request."""
-    with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
-        java.refresh()
-        if not any(each.summary().get(RUN_ID) == run_id for each in java.handle.snapshots()):
-            delete_unused_metadata(java.view, run_id, written, set(_manifests(java)), listener)
+    _commit(java, snapshot, again, about_to_send, properties[RUN_ID], listener)
 
 
 def _merge(
@@ -166,35 +159,67 @@ def _merge(
 ) -> None:
     """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec.
 
-    A transaction keeps what is merged; where another commit comes first, it merges again only what that has replaced.
+    The update keeps what is merged; where another commit came first, it merges again only what that has replaced.
     """
     one_cluster = java.jvm.com.google.common.base.Functions.constant("")  # Spark ships Guava
-    transaction = java.handle.newTransaction()
-    rewrite = transaction.rewriteManifests().clusterBy(one_cluster)
+    update = _with(java.handle.rewriteManifests().clusterBy(one_cluster), properties)
+    _commit(java, update.apply(), update.apply, about_to_send, properties[RUN_ID], listener)
+
+
+def _with(update: Any, properties: Mapping[str, str]) -> Any:
     for name, value in properties.items():
-        rewrite.set(name, value)
-    rewrite.commit()
-    snapshot = transaction.table().currentSnapshot()
-    try:
-        java.check_unchanged()
-        about_to_send()
-    except FirnlineError:
-        _delete_merged(java, properties[RUN_ID], snapshot, listener)
-        raise
-    if not java.plans_without_row_ids:
-        transaction.commitTransaction()
-        return
-    java.send(snapshot)
+        update.set(name, value)
+    return update
 
 
-def _delete_merged(java: JavaTable, run_id: str, snapshot: Any, listener: Listener) -> None:
+def _commit(
+    java: JavaTable,
+    snapshot: Any,
+    again: Callable[[], Any | None],
+    about_to_send: Callable[[], object],
+    run_id: str,
+    listener: Listener,
+) -> None:
+    """Send the snapshot. If another commit came first, send the one that is made `again`; None: it cannot be made.
+
+    What was sent is never deleted: it costs little, and no record of it is kept.
+
+    Raises:
+        FirnlineError: from `about_to_send`, or the table is another; nothing was committed.
+        JAVA_ERRORS: it was refused, or whether it was committed is unknown.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            java.check_unchanged()
+            about_to_send()
+        except FirnlineError:
+            if attempt == 1:
+                _delete_unsent(java, snapshot, run_id, listener)
+            raise
+        try:
+            java.send(snapshot)
+        except JAVA_ERRORS as error:
+            if exception_class(error) != COMMIT_FAILED or attempt == ATTEMPTS:
+                raise
+            java.refresh()
+            if java.handle.snapshot(snapshot.snapshotId()) is not None:
+                return  # the refusal answered a second request
+            # Iceberg deletes what was merged before when it merges again.
+            next_one = None if can_still_land(Sent.of(snapshot), java_state_of(java)) else again()
+            if next_one is None:
+                raise
+            snapshot = next_one
+        else:
+            return
+
+
+def _delete_unsent(java: JavaTable, snapshot: Any, run_id: str, listener: Listener) -> None:
     """Delete the manifest list of a snapshot that was not sent, and its own manifests: others are the table's."""
-    with suppress(Py4JError, *JAVA_ERRORS):
-        if java.handle.snapshot(snapshot.snapshotId()) is not None:
-            return  # nothing was merged: it is the table's
+    with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
         manifests = snapshot.allManifests(java.handle.io())
         own = [each.path() for each in manifests if each.snapshotId() == snapshot.snapshotId()]
-        _delete_unused(java, run_id, [*own, snapshot.manifestListLocation()], listener)
+        written = [*own, snapshot.manifestListLocation()]
+        delete_unused_metadata(java.view, run_id, written, set(_manifests(java)), listener)
 
 
 def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
 from compactor.commit.history import REPLACE, goes_on_without, rolled_back_with, snapshots_between
 from compactor.commit.search import SETTLE_ATTEMPTS, SETTLE_BACKOFF, Search, committed_id, find_commit
+from compactor.commit.sends import Sent
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.events import Listener, ignore
@@ -49,6 +49,8 @@ REFUSALS = {
 
 REST catalogs before Iceberg 1.11 also answer 400 where a commit to another branch came first.
 """
+HOPELESS = ("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch")
+"""Answers after which the same snapshot is not sent again, nor another one made: the next would be the same."""
 ADDED_DELETES = "added-delete-files"
 RETRIES = "commit.retry.num-retries"
 CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
@@ -68,7 +70,7 @@ def commit_replacements(
     replacements: Sequence[Replacement],
     dangling: Sequence[FileEntry],
     summary: CommitSummary,
-    about_to_send: Callable[[], object] = lambda: None,
+    about_to_send: Callable[[Sent], object] = lambda _send: None,
     sleep: Callable[[float], None] = time.sleep,
     new: NewDeletes = NO_DELETES,
     listener: Listener = ignore,
@@ -80,16 +82,16 @@ def commit_replacements(
         replacements: Files to remove and files to add.
         dangling: Delete files without any row left to delete; the same commit removes them.
         summary: Properties for the snapshot's summary.
-        about_to_send: Called before each attempt is sent. If it raises, the commit ends and nothing is sent.
+        about_to_send: Called before each attempt is sent, to put it on record. If it raises, nothing more is sent.
         sleep: Called between attempts with a number of seconds.
         new: Delete files for rows of the outputs.
         listener: Is told which metadata files of attempts were deleted.
 
     Raises:
         ReplanError: an input file was removed or added again, a delete was committed against it, or the table was
-            replaced (`check_unchanged`); nothing was committed.
+            replaced (`check_unchanged`); nothing was committed so far. What was sent before is on record.
         RetryError: the catalog refused all attempts; nothing was committed.
-        CommitUnknownError: the outcome is unknown; delete nothing.
+        CommitUnknownError: the outcome is unknown, or a snapshot that was sent can still land; delete nothing.
     """
     changes = Changes(
         replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
@@ -98,14 +100,14 @@ def commit_replacements(
 
 
 class _Commit:
-    """One commit, in several attempts. `refused`: snapshots that a catalog refused, but that may still land."""
+    """One commit, in several attempts. `sent`: the snapshots of those whose answer was no success."""
 
     def __init__(
         self,
         table: JavaTable,
         changes: Changes,
         summary: CommitSummary,
-        about_to_send: Callable[[], object],
+        about_to_send: Callable[[Sent], object],
         sleep: Callable[[float], None],
         listener: Listener,
     ) -> None:
@@ -115,7 +117,7 @@ class _Commit:
         self.about_to_send = about_to_send
         self.sleep = sleep
         self.snapshots = Snapshots(table, changes, summary, listener)
-        self.refused: list[Any] = []
+        self.sent: list[Any] = []
 
     def carry_out(self) -> Landed:
         """Raises as `commit_replacements`."""
@@ -125,10 +127,10 @@ class _Commit:
         except CommitUnknownError:
             raise
         except BaseException as error:
-            if not self.refused:
+            snapshot = self._landed_late(error) if self.sent else None
+            if snapshot is None:
                 self.snapshots.clean_up()
                 raise
-            snapshot = self._landed_late(error)
         before = rolled_back_with(table, snapshot)
         found = _verified(table, snapshot, changes, summary, self.sleep)
         self.snapshots.clean_up(table.handle.snapshot(found) or snapshot)
@@ -147,15 +149,14 @@ class _Commit:
             if snapshot is None:
                 continue
             self._check(snapshot)
+            self.sent.append(snapshot)
+            self.snapshots.sent(snapshot)
             why = "another commit came first"
             try:
-                self.snapshots.sent()
-                if _sent(table, snapshot, self.summary, self.sleep) is Sent.COMMITTED:
+                if _sent(table, snapshot, self.summary, self.sleep):
                     return snapshot
             except RefusedError as error:
                 last, why = error, str(error)
-                self.refused.append(snapshot)
-                self.snapshots.may_be_committed()
             pause = BACKOFF.seconds(attempt + 1)
             if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
                 message = "%s: %s in attempt %d of %d to commit run %s; next attempt in %.1f s"
@@ -165,35 +166,44 @@ class _Commit:
 
     def _check(self, snapshot: Any) -> None:
         """What is looked at before the snapshot is sent. Raises: it is not sent."""
+        if any(self.table.handle.snapshot(each.snapshotId()) is not None for each in self.sent):
+            raise ReplanError(  # an expiry of that snapshot may delete the outputs
+                f"run {self.summary.run_id} was committed, and another commit rolled it back", reason=Reason.CONFLICT
+            )
         self.table.check_unchanged()  # `make` has refreshed the table: check the metadata that is sent against
         _check_parent(self.table, snapshot, self.changes, self.summary)
         _check_counts(snapshot, self.changes, self.summary)
-        self.about_to_send()
+        try:
+            self.table.with_snapshot(snapshot)
+        except JAVA_ERRORS as error:
+            raise _hopeless(error, self.summary) from error
+        self.about_to_send(Sent.of(snapshot))
 
-    def _landed_late(self, error: BaseException) -> Any:
-        """The commit has failed, but a request that was refused may have landed since: return that snapshot.
+    def _landed_late(self, error: BaseException) -> Any | None:
+        """The commit has failed, but what was sent may have landed since: that snapshot. None: nothing has landed.
+
+        Where the work is planned again, what was sent need not be settled: it can land in the place of the next commit,
+        not beside it.
 
         Raises:
-            BaseException: `error`, if none has landed and the head has moved on, so that none can land any more.
-            CommitUnknownError: the outcome is unknown.
+            CommitUnknownError: that is not known, or a snapshot can still land.
         """
         unknown = CommitUnknownError(
             f"whether run {self.summary.run_id} was committed is unknown ({error}); nothing is deleted until the sweep "
             "finds out",
-            reason=error.reason if isinstance(error, RefusedError) else Reason.COMMIT_STATE_UNKNOWN,
+            reason=error.reason if isinstance(error, RetryError) else Reason.COMMIT_STATE_UNKNOWN,
         )
         if not isinstance(error, FirnlineError):
             raise unknown from error
         try:
-            seen = find_commit(self.table, self.refused[-1], self.summary, self.sleep, attempts=1)
-            head = self.table.handle.snapshot(self.table.view.ref)
-            moved = head is None or head.snapshotId() not in {each.parentId() for each in self.refused}
+            seen = find_commit(self.table, self.sent[-1], self.summary, self.sleep, attempts=1)
+            is_over = isinstance(error, ReplanError) or not self.snapshots.can_still_land()
         except BaseException as second:
             raise unknown from second
         if seen is Search.FOUND:
-            return self.refused[-1]
-        if seen is Search.MISSING and moved:
-            raise error
+            return self.sent[-1]
+        if seen is Search.MISSING and is_over:
+            return None
         raise unknown from error
 
 
@@ -212,23 +222,15 @@ def _retries(table: JavaTable) -> int:
     return whole_number(table.view.properties.get(RETRIES, "")) or 0
 
 
-class Sent(Enum):
-    """What became of a snapshot that was sent."""
-
-    COMMITTED = "committed"
-    BEATEN = "another commit came first: it is certainly not committed"
-
-
 class RefusedError(RetryError):
-    """The catalog refused the commit, and it was not found. An earlier request of the client may still be under way."""
+    """The catalog refused the commit for another reason than that another came first, and it was not found."""
 
 
-def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
-    """Send the snapshot once.
+def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
+    """Send the snapshot once; whether it was committed. If not, it may be later, whatever was answered (`sends.py`).
 
     Raises:
-        ReplanError: it was committed and then rolled back.
-        RetryError: it was refused, and nothing was sent before.
+        RetryError: it was refused, and would be again.
         RefusedError: it was refused.
         CommitUnknownError: the outcome is unknown.
     """
@@ -243,12 +245,12 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
         ) from error
 
 
-def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
+def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
     try:
         table.send(snapshot)
     except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
-    return Sent.COMMITTED
+    return True
 
 
 def _check_parent(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
@@ -308,38 +310,31 @@ def _told(counts: tuple[int, int, int]) -> str:
 
 def _landed(
     table: JavaTable, snapshot: Any, error: Exception, summary: CommitSummary, sleep: Callable[[float], None]
-) -> Sent:
+) -> bool:
     kind, message, run_id = exception_class(error), first_line(error), summary.run_id
-    if not _may_have_landed(kind):
-        remedy = CLOCK_REMEDY if any(sign in message for sign in CLOCK_SIGNS) else ""
-        raise RetryError(
-            f"run {run_id} could not be committed: {message}{remedy}", reason=Reason.COMMIT_FAILED
-        ) from error
+    if kind.startswith(HOPELESS):
+        raise _hopeless(error, summary) from error
     unknown = CommitUnknownError(
         f"whether run {run_id} was committed is unknown ({message}); nothing is deleted until the sweep finds out"
     )
     try:
-        # A refusal may answer a retry of the HTTP client. Its first request was then committed before another commit
-        # came first, but may still be under way before a login was refused.
+        # A refusal may answer a retry of the HTTP client, whose first request was committed.
         found = find_commit(table, snapshot, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
     except BaseException as second:
         raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind not in REFUSALS):
         raise unknown from error
-    if found is Search.MISSING and table.handle.snapshot(snapshot.snapshotId()) is not None:
-        raise ReplanError(  # the table retains the snapshot: its metadata files must stay
-            f"run {run_id} was committed, and another commit rolled it back at once", reason=Reason.CONFLICT
-        )
     if found is Search.FOUND:
-        return Sent.COMMITTED
+        return True
     if kind != COMMIT_FAILED:
         raise RefusedError(f"the catalog refuses to commit run {run_id}: {message}", reason=REFUSALS[kind]) from error
-    return Sent.BEATEN
+    return False
 
 
-def _may_have_landed(kind: str) -> bool:
-    """False only for errors that are raised before the request is sent, or by a catalog that has refused it."""
-    return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
+def _hopeless(error: Exception, summary: CommitSummary) -> RetryError:
+    message = first_line(error)
+    remedy = CLOCK_REMEDY if any(sign in message for sign in CLOCK_SIGNS) else ""
+    return RetryError(f"run {summary.run_id} could not be committed: {message}{remedy}", reason=Reason.COMMIT_FAILED)
 
 
 def _verified(

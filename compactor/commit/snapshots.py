@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 
 from compactor.commit.deletion import delete_unused_metadata
 from compactor.commit.history import snapshots_between
+from compactor.commit.sends import Sent, can_still_land, java_state_of
 from compactor.errors import FirnlineError, ReplanError, RetryError
 from compactor.events import Listener, ignore
 from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
@@ -128,7 +129,7 @@ class Changes:
 
 
 class Snapshots:
-    """Makes the snapshots of one commit. What was written and is certainly not committed is deleted at its end."""
+    """Makes the snapshots of one commit. What was written and can no longer be committed is deleted at its end."""
 
     def __init__(self, table: JavaTable, changes: Changes, summary: CommitSummary, listener: Listener = ignore) -> None:
         self._table = table
@@ -141,8 +142,7 @@ class Snapshots:
         self._carried: dict[str, tuple[Any, Any]] = {}
         self._updates: list[Any] = []
         self._made: list[Any] = []
-        self._sent = False
-        self._keeps_all = False
+        self._sends: list[Sent] = []
 
     def make(self) -> Any:
         """The snapshot to commit: validated and written by Iceberg for the newest head.
@@ -230,23 +230,26 @@ class Snapshots:
         before, self._made_for = self._made_for, snapshot.parentId()
         return before is None or snapshots_between(self._table, snapshot.parentId(), before) is not None
 
-    def sent(self) -> None:
-        """The last snapshot is sent now: the table may list its files from now on."""
-        self._sent = True
+    def sent(self, snapshot: Any) -> None:
+        """The snapshot is sent now: the table may list its files from now on."""
+        self._sends.append(Sent.of(snapshot))
 
-    def may_be_committed(self) -> None:
-        """It is not certain of the last one: later ones share its manifests, so that none is deleted."""
-        self._keeps_all = True
+    def can_still_land(self) -> bool:
+        """Whether one of the snapshots that were sent can, as the table was read last."""
+        state = java_state_of(self._table) if self._sends else None
+        return state is not None and any(can_still_land(each, state) for each in self._sends)
 
     def clean_up(self, committed: Any = None) -> None:
-        """Delete the metadata files that were written and are not used, except what `committed` or the head lists.
+        """Delete the metadata files that were written, except what the table lists, its head or `committed`.
 
-        `committed` was just found in the table; None: certainly no snapshot was committed. Manifests that were merged
-        are not used either. Files that stay do no harm.
+        `committed` was just found in the table; None: none was. Snapshots share manifests: while one that was sent can
+        still land, none is deleted. Manifests that were merged are not used either. Files that stay do no harm.
         """
-        if self._keeps_all:
-            return
         with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
+            if committed is None and self._sends:
+                self._table.refresh()
+            if self.can_still_land():
+                return
             used = self._used(committed)
             if used is None:
                 return
@@ -262,16 +265,13 @@ class Snapshots:
             delete_unused_metadata(self._table.view, self._summary.run_id, written, kept, self._listener)
 
     def _used(self, committed: Any) -> list[Any] | None:
-        """Snapshots that may list our files; None if it is not known."""
-        table = self._table
-        if committed is None and self._sent:
-            table.refresh()
-            if any(table.handle.snapshot(each.snapshotId()) is not None for each in self._made):
-                return None  # it was committed after all, e.g. and then rolled back
-        head = table.handle.snapshot(table.view.ref)
-        if head is None and self._sent:
+        """Snapshots that may list our files, also one of ours that was rolled back since; None if it is not known."""
+        handle = self._table.handle
+        head = handle.snapshot(self._table.view.ref)
+        if head is None and self._sends:
             return None
-        return [each for each in (head, committed) if each is not None]
+        landed = (handle.snapshot(each.snapshotId()) for each in self._made)
+        return [each for each in (head, committed, *landed) if each is not None]
 
 
 def _unused_manifests(committed: Any, update: Any, table: JavaTable) -> set[str]:

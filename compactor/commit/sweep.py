@@ -1,11 +1,11 @@
 """The sweep of in-flight records: delete what ended runs have written and no snapshot references.
 
-When the owner is dead, or has ended the run without an answer to its commit, and the run's last commit is in the table,
-unreferenced outputs go at once. Otherwise the sweep first notes the table's head. Later it deletes outputs that no
-retained snapshot references, once the head has moved (a commit sent before the crash can then no longer land, because
-its base is not the head) or the grace period has passed. An owner on another host is only known to be silent: it may be
-paused, so its outputs wait for the head however long that takes. The record is removed when a second sweep finds no
-outputs; if an executor that was lost may still write (`late_until`), only after that.
+The record lists all commits that were sent. Once the owner is dead, or has ended the run, and none of these can land
+any more (sends.py), outputs go that no retained snapshot references; until then they stay, however long that takes. An
+owner on another host is only known to be silent: it may be paused right before it sends. It is marked as dead first, so
+that it sends nothing that it has not prepared by then, and all that it may have prepared counts as sent. The record is
+removed when a second sweep finds no outputs; if an executor that was lost may still write (`late_until`), only after
+that.
 
 Only the table itself tells which outputs it references: the answers to a commit do not (one was lost, and the next says
 that the table is gone, because it was renamed). So a table that is not under its name is looked for by its UUID. Its
@@ -26,7 +26,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.snapshots import Operation
 
 from compactor.commit.deletion import ENDED_RUN, OwnFiles, abort_uploads_to, decoded, delete_files, refuse
-from compactor.commit.in_flight import NO_HEAD, UNREAD_HEAD, InFlightRecords, Record, own_name
+from compactor.commit.in_flight import InFlightRecords, Record, own_name
+from compactor.commit.sends import TableState, can_still_land, state_of, unknown_sends
 from compactor.commit.snapshots import PART
 from compactor.commit.table_search import TableSearch
 from compactor.credentials.renewing_file_io import repeated
@@ -53,30 +54,24 @@ class Verdict(Enum):
     """The action of a sweep for a record."""
 
     LEAVE = "leave"
-    NOTE_HEAD = "note_head"
+    MARK = "mark"
     CLEAN = "clean"
 
 
-def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: float, grace_seconds: float) -> Verdict:
+def judge(record: Record, *, owner_dead: bool | None, table: TableState, now: float) -> Verdict:
     """Decide whether the unreferenced outputs of `record` may be deleted. Pure."""
     if _under_way(record, owner_dead, now):
         return Verdict.LEAVE
-    if record.seen_at is None or record.seen_head == UNREAD_HEAD:
-        return Verdict.NOTE_HEAD
-    if head != record.seen_head or (_is_over(record, owner_dead) and now - record.seen_at > grace_seconds):
-        return Verdict.CLEAN
-    return Verdict.LEAVE
+    over = record.abandoned or owner_dead is True  # an owner that is only silent may be paused right before its commit
+    if record.sends is None or (record.seen_at is None and not over):
+        return Verdict.MARK
+    return Verdict.LEAVE if any(can_still_land(send, table) for send in record.sends) else Verdict.CLEAN
 
 
 def _under_way(record: Record, owner_dead: bool | None, now: float) -> bool:
-    """Whether the owner lives and has not ended this run: then the table's head does not matter."""
+    """Whether the owner lives and has not ended this run: then the table does not matter."""
     alive = record.lease_until > now if owner_dead is None else not owner_dead
     return alive and not record.abandoned
-
-
-def _is_over(record: Record, owner_dead: bool | None) -> bool:
-    """Whether the run has ended for certain: an owner that is only silent may be paused right before its commit."""
-    return record.abandoned or owner_dead is True
 
 
 def _waits(record: Record, owner_dead: bool | None, now: float) -> bool:
@@ -143,37 +138,32 @@ class _Sweep:
         if table is None:
             self._look_elsewhere(record)
             return 0
-        return self._settle(record, table) if record.settles_at else self._judged(record, table, owner_dead)
+        verdict = judge(record, owner_dead=owner_dead, table=state_of(table, record.ref), now=self.now)
+        if verdict is Verdict.MARK:
+            self._mark(record)
+        if verdict is not Verdict.CLEAN:
+            return 0
+        return self._settle(record, table) if record.settles_at else self._settled(record, table)
 
-    def _judged(self, record: Record, table: TableView, owner_dead: bool | None) -> int:
+    def _settled(self, record: Record, table: TableView) -> int:
+        """Of a run that has ended, nothing can land any more. But its catalog may roll back what it has committed."""
+        if record.late_seconds and not record.late_until:
+            record = replace(record, late_until=self.now + record.late_seconds)
         parts = committed_parts(table, record.run_id)
-        if parts.has_last and _is_over(record, owner_dead):
-            return self._after_commit(record, table, parts)
-        head = _head(table, record)
-        verdict = judge(record, owner_dead=owner_dead, head=head, now=self.now, grace_seconds=self.grace)
-        if verdict is Verdict.NOTE_HEAD:
-            self._note_head(record)
-        return self._clean(record, table) if verdict is Verdict.CLEAN else 0
+        if parts.has_last and parts.may_be_rolled_back:
+            self.records.save(replace(record, settles_at=max(record.late_until, self.now + SETTLE_SECONDS)))
+            return 0
+        return self._clean(record, table)
 
-    def _after_commit(self, record: Record, table: TableView, parts: CommittedParts) -> int:
-        """A run that has ended cannot commit again: what is unreferenced stays so. But its catalog may roll it back."""
-        if not parts.may_be_rolled_back:
-            late = record.late_seconds and not record.swept
-            return self._clean(replace(record, late_until=self.now + record.late_seconds) if late else record, table)
-        settles_at = self.now + max(SETTLE_SECONDS, record.late_seconds)
-        self.records.save(replace(record, settles_at=settles_at, seen_head=NO_HEAD, seen_at=0.0))
-        return 0
-
-    def _note_head(self, record: Record) -> None:
-        """The mark first, then the head: an owner that resumes in between has prepared its commit for this head or an
-        older one, or does not commit.
+    def _mark(self, record: Record) -> None:
+        """The mark first, then a look at the table: an owner that resumes in between has prepared its commit for this
+        state of the table or an older one, or does not send it.
         """
-        marked = replace(record, seen_head=UNREAD_HEAD, seen_at=self.now)
+        marked = replace(record, sends=None, seen_at=self.now)
         self.records.save(marked)
-        head = _head(self.catalogs.load(record.table), record)
-        seen_at = max(self.now, self.records.now)  # a sweep may take long, and the grace period begins here
-        late_until = seen_at + record.late_seconds if record.late_seconds else 0.0
-        self.records.save(replace(marked, seen_head=head, seen_at=seen_at, late_until=late_until))
+        table = _table_of(record, self.catalogs)
+        if table is not None:
+            self.records.save(replace(marked, sends=unknown_sends(table)))
 
     def _clean(self, record: Record, table: TableView) -> int:
         if _may_be_hidden(record, table):
@@ -197,7 +187,7 @@ class _Sweep:
         """
         deleted = 0
         shows_history = _shows_history(table)
-        whole = record.seen_head != NO_HEAD and committed_parts(table, record.run_id).are_all
+        whole = record.swept and committed_parts(table, record.run_id).are_all
         if shows_history and not whole:  # most runs are there as a whole: without a call to the store
             self.confirm()
             deleted = delete_unreferenced(replace(record, committed=()), table, self.cache, self.listener)
@@ -267,10 +257,9 @@ def _is_newest_work(table: TableView, record: Record) -> bool:
 def _may_be_hidden(record: Record, table: TableView) -> bool:
     """Whether a snapshot that the catalog does not show may have these outputs: Nessie shows the newest of a branch.
 
-    Not where the owner has ended the run for certain, or the only snapshot is the one before the run.
+    Not where all that was sent is settled, or the only snapshot is the one before the run.
     """
-    certain = not record.sent or record.seen_head == NO_HEAD
-    return not certain and not _shows_history(table) and _head(table, record) != record.parent_snapshot_id
+    return bool(record.sends) and not _shows_history(table) and _head(table, record) != record.parent_snapshot_id
 
 
 def _shows_history(table: TableView) -> bool:

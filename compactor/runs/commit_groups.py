@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from compactor.commit.output_check import missing_files
 from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.search import listed_snapshot
+from compactor.commit.sends import Sent
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.events import Listener, ignore
@@ -60,7 +61,7 @@ class CommitTools:
 
     Attributes:
         deletes_at: Location without a suffix for the delete files of one attempt, which has this number.
-        about_to_send: Called right before each attempt is sent; an exception from it ends the commit.
+        about_to_send: Called right before each attempt with what is sent; an exception from it ends the commit.
         check_turn: Called with the table before each attempt is prepared; an exception from it ends the commit.
         charge: Called with the cost of delete files that are written or copied.
         listener: Is told which metadata files of attempts were deleted.
@@ -69,7 +70,7 @@ class CommitTools:
     catalogs: Catalogs
     cache: ManifestCache
     deletes_at: Callable[[int], str]
-    about_to_send: Callable[[], object]
+    about_to_send: Callable[[Sent], object]
     check_turn: Callable[[TableView], object]
     charge: Charge = uncharged
     listener: Listener = ignore

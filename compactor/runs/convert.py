@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from compactor.commit.in_flight import Record
 from compactor.commit.output_check import missing_files
 from compactor.commit.replace import Landed, commit_replacements
+from compactor.commit.sends import Sent
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
@@ -326,7 +327,7 @@ class Converting:
         summary = tools.summary(now, self._run_id, [ENGINE])
         attempts = count(times + head.attempt - 1)  # from 1 for the first of all
 
-        def about_to_send() -> None:
+        def about_to_send(sending: Sent) -> None:
             self._charge(Spent(requests=len(new.files)))
             missing = missing_files(now, {str(file["file-path"]): file["file-size-in-bytes"] for file in new.files})
             if missing:  # the next attempt writes them again
@@ -335,7 +336,7 @@ class Converting:
                     "files of the last days",
                     reason=Reason.CONFLICT,
                 )
-            tools.about_to_send(record, self._switches, again=next(attempts) > 1)
+            tools.about_to_send(record, self._switches, sending, again=next(attempts) > 1)
 
         def send() -> _Committed:
             landed = commit_replacements(

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from compactor.commit.deletion import NOT_COMMITTED
-from compactor.commit.in_flight import NO_HEAD, InFlightRecords, Record
+from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.sends import can_still_land, state_of
 from compactor.commit.sweep import SETTLE_SECONDS, delete_unreferenced
 from compactor.errors import CommitUnknownError
 from compactor.events import Listener, ignore
@@ -42,8 +43,9 @@ class OutputRecords:
     ) -> Iterator[Record]:
         """Keep a record while the block runs.
 
-        - The block raises CommitUnknownError: the record stays, and the sweep decides once the head has moved.
-        - The block raises anything else: outputs are deleted now; the record stays until a sweep finds none left.
+        - The block raises CommitUnknownError: the record stays, and the sweep decides.
+        - The block raises anything else: outputs are deleted now, if nothing that was sent can land any more. The
+          record stays until a sweep finds none left.
         - The block ends: the record stays open; the caller closes or abandons it.
         """
         late_seconds = LATE_SECONDS if attempts > JOBS_OF_A_TASK else 0.0  # on a cluster
@@ -51,23 +53,23 @@ class OutputRecords:
         try:
             yield record
         except CommitUnknownError:
-            self.records.abandon(record)  # the sweep watches the head before it deletes
+            self.records.abandon(record)  # the sweep watches the table before it deletes
             raise
         except BaseException:
             self.abandon(record)
             raise
 
     def abandon(self, record: Record, *, rolls_back: bool = False) -> None:
-        """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late.
+        """Delete outputs that no snapshot can have any more; leave the record to the sweep, for what is written late.
 
         `rolls_back`: some outputs are committed, and the catalog may roll that back; a sweep looks later.
         """
         # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
-        ended = self._ended(record)
-        if rolls_back:
-            ended = replace(ended, settles_at=max(ended.late_until, self.records.now + SETTLE_SECONDS))
-        self.records.abandon(ended)
-        self._delete_unreferenced(record)
+        table = self._settled(record)
+        late = self.records.now + record.late_seconds if record.late_seconds else 0.0  # a lost executor may write more
+        settles_at = max(late, self.records.now + SETTLE_SECONDS) if rolls_back else 0.0
+        self.records.abandon(replace(record, late_until=late, settles_at=settles_at))
+        self._delete_unreferenced(record, table)
 
     def close(self, record: Record, *, clean: bool, rolls_back: bool) -> None:
         """End the record of a run that has committed.
@@ -75,24 +77,34 @@ class OutputRecords:
         `clean`: delete outputs that no snapshot references before; if that fails, leave them to the sweep.
         `rolls_back`: the catalog may roll the commit back. Later, a sweep looks whether it did.
         """
-        if clean and not self._delete_unreferenced(record):
+        if clean and not self._delete_unreferenced(record, self._settled(record)):
             self.abandon(record, rolls_back=rolls_back)
         elif rolls_back:
-            self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS))
+            self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS, swept=True))
         else:
             self.records.close(record)
 
-    def _ended(self, record: Record) -> Record:
-        """The record of a run whose uncommitted outputs may go at once. On a cluster a lost executor may write more."""
-        late = self.records.now + record.late_seconds if record.late_seconds else 0.0
-        return replace(record, seen_at=0.0, seen_head=NO_HEAD, late_until=late)
+    def _settled(self, record: Record) -> TableView | None:
+        """The table, if nothing that the run has sent can land any more. What still can stays on record."""
+        sends = self.records.as_noted(record).sends or ()
+        try:
+            table = self.catalogs.load(record.table)
+            state = state_of(table, record.ref)
+        except Exception as error:  # noqa: BLE001 - any catalog's error
+            LOG.warning("%s: whether outputs may be deleted is not known yet: %s", record.table, error)
+            return None
+        still_open = [send for send in sends if can_still_land(send, state)]
+        self.records.note_open(record.run_id, still_open)
+        return None if still_open else table
 
-    def _delete_unreferenced(self, record: Record) -> bool:
+    def _delete_unreferenced(self, record: Record, table: TableView | None) -> bool:
         """Whether it could be done. A failure is logged: the outcome of the run counts."""
+        if table is None:
+            return False
         try:
             self.right.confirm()
-            record, table = self.records.as_noted(record), self.catalogs.load(record.table)
-            delete_unreferenced(record, table, self.cache, self.listener, NOT_COMMITTED)
+            noted = self.records.as_noted(record)
+            delete_unreferenced(noted, table, self.cache, self.listener, NOT_COMMITTED)
         except Exception as error:  # noqa: BLE001 - any store's error
             LOG.warning("%s: unreferenced outputs could not be deleted yet: %s", record.table, error)
             return False

@@ -15,6 +15,7 @@ from itertools import count
 
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed
+from compactor.commit.sends import Sent
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError
 from compactor.events import (
@@ -350,13 +351,13 @@ class Run:
         summary = self._tools.summary(self._plan.table, self._run_id, engines, part)
         attempts, sends = count(), next(self._sends)
 
-        def about_to_send() -> None:
+        def about_to_send(sending: Sent) -> None:
             attempt = next(attempts)
             if attempt:  # the first one is charged before its preparation, which may find nothing to send
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
             if good_until is not None and self._tools.ticks() > good_until:
                 raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
-            self._tools.about_to_send(record, self._switches, again=attempt > 0)
+            self._tools.about_to_send(record, self._switches, sending, again=attempt > 0)
 
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import Landed
+from compactor.commit.sends import Sent
 from compactor.commit.snapshots import CommitSummary
-from compactor.errors import LaterError, RetryError, StoppedError
+from compactor.errors import FirnlineError, LaterError, RetryError, StoppedError
 from compactor.events import (
     CommitHeld,
     CommitRolledBack,
@@ -238,8 +239,8 @@ class RunTools:
         is_polaris = self.catalogs.is_polaris(table.name.catalog)
         return self.commit.rolls_back(is_polaris=is_polaris, row_lineage=table.keeps_row_lineage)
 
-    def about_to_send(self, record: Record, switches: Switches, *, again: bool) -> None:
-        """Keep the run's outputs on record, then make sure that this service may still commit.
+    def about_to_send(self, record: Record, switches: Switches, sending: Sent, *, again: bool) -> None:
+        """Put what is sent on the record of the run's outputs, then make sure that this service may still commit.
 
         `again`: an attempt was sent before, maybe minutes ago; the table's switch and the locks are asked again.
 
@@ -253,5 +254,9 @@ class RunTools:
             raise StoppedError(f"{name} was switched off or paused before the commit; it was not sent")
         if again and self.locks.holder(name) is not None:
             raise MissedError(f"Flink's maintenance has taken its lock on {name}; run {record.run_id} is not committed")
-        self.records.renew(record, sending=True)
-        self.right.confirm()  # last: it may take long, and nothing may come between it and the commit
+        self.records.renew(record, sending=sending)
+        try:
+            self.right.confirm()  # last: it may take long, and nothing may come between it and the commit
+        except FirnlineError:
+            self.records.note_unsent(record.run_id, sending)
+            raise

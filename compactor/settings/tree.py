@@ -282,9 +282,8 @@ class ServiceSettings(Section):
     grace_seconds: Seconds = Field(
         default=2700.0,
         gt=1800,
-        description="Seconds to keep the outputs of a dead run while the table has no new snapshot, because its commit "
-        "may still arrive. Longer than Iceberg's commit timeout of 30 minutes. A run of another host or container is "
-        "only known to be silent: its outputs stay until the table has a new snapshot.",
+        description="Seconds after the start of a run that has ended until its table, if it is not under its name any "
+        "more, is searched under others: it may have been renamed. No time decides whether outputs are deleted.",
     )
 
     @field_validator("shard_group")

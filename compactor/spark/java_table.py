@@ -130,9 +130,16 @@ class JavaTable:
             JAVA_ERRORS: it was not committed, or that is unknown.
         """
         operations = self.handle.operations()
-        base = operations.current()
-        builder = self.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        operations.commit(base, builder.setBranchSnapshot(snapshot, self.view.ref).build())
+        operations.commit(operations.current(), self.with_snapshot(snapshot))
+
+    def with_snapshot(self, snapshot: Any) -> Any:
+        """The newest metadata with this snapshot.
+
+        Raises:
+            JAVA_ERRORS: it does not fit them, e.g. it is older than the last one.
+        """
+        builder = self.jvm.org.apache.iceberg.TableMetadata.buildFrom(self.handle.operations().current())
+        return builder.setBranchSnapshot(snapshot, self.view.ref).build()
 
     def renew(self) -> None:
         """Load the table again if its credential is due; a long piece of work begins. Raises as `load_anew`."""

@@ -19,7 +19,7 @@ MayAsk = Callable[[TableName], bool]
 
 
 class UnsteppedClock:
-    """Seconds since the epoch, which no step of the clock takes forward: the grace period of outputs would be over.
+    """Seconds since the epoch, which no step of the clock takes forward: leases of other hosts would be over.
 
     It is behind the clock by as much as that was set forward since the start.
     """

@@ -56,7 +56,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
     plan, asked = planned(lake, table_name), []
 
-    def about_to_send() -> None:
+    def about_to_send(_sent: object) -> None:
         asked.append(java.handle.currentSnapshot().snapshotId())
         if len(asked) == 1:
             append(lake, table_name)
@@ -131,7 +131,7 @@ def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
     java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
     attempts: list[None] = []
 
-    def about_to_send() -> None:
+    def about_to_send(_sent: object) -> None:
         attempts.append(None)
         if len(attempts) <= 4:
             append(lake, table_name)
@@ -180,7 +180,7 @@ def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table
 
     def swept_meanwhile() -> bool:
         (record,) = [each for each in records.all() if each.name == lake.name(table_name).name]
-        records.save(replace(record, seen_at=1.0, seen_head=head))
+        records.save(replace(record, seen_at=1.0))
         return True
 
     with pytest.raises(StoppedError, match="lost its lease"):

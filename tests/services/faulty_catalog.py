@@ -34,6 +34,7 @@ class Fault(Enum):
 
     ANSWER_LOST = "it is committed, then an error is answered"
     NOT_SENT = "it is not committed, an error is answered"
+    UNDER_WAY = "an error is answered, and it is committed when the test says so"
 
 
 class OnV3(Enum):
@@ -69,6 +70,7 @@ class FaultyCatalog:
     defaults: dict[str, str] = field(default_factory=dict)
     keys_for: str | None = None
     keys: list[str | None] = field(default_factory=list)
+    under_way: list[Callable[[], int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
@@ -81,6 +83,11 @@ class FaultyCatalog:
             yield
         finally:
             self.fault = None
+
+    def arrive(self) -> list[int]:
+        """All requests that are still under way arrive now; returns the catalog's status for each."""
+        late, self.under_way = self.under_way, []
+        return [arrives() for arrives in late]
 
     def take_fault(self) -> Fault | None:
         """The fault for one commit, if there is still one to come."""
@@ -154,6 +161,9 @@ def _commit(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str
         visitor()
     fault = catalog.take_fault()
     if fault is Fault.NOT_SENT:
+        return _error(catalog.status)
+    if fault is Fault.UNDER_WAY:
+        catalog.under_way.append(lambda: _send(catalog, "POST", path, body, headers).status)
         return _error(catalog.status)
     answer = _send(catalog, "POST", path, body, headers)
     if answer.status == CONFLICT and catalog.honours_rollback:

@@ -10,7 +10,7 @@ import pytest
 from compactor.commit.in_flight import InFlightRecords
 from compactor.commit.sweep import delete_unreferenced
 from compactor.manifests.cache import ManifestCache
-from tests.unit.commit.test_in_flight import GRACE, Scene
+from tests.unit.commit.test_in_flight import Scene
 
 BOTH = ["one.parquet", "two.parquet"]
 
@@ -22,9 +22,7 @@ def scene(tmp_path: Path) -> Scene:
 
 def sent(scene: Scene) -> InFlightRecords:
     """A dead run that was about to send its commit."""
-    kept = scene.run()
-    kept.renew(kept.all()[0], sending=True)
-    return kept
+    return scene.run()
 
 
 def newest_only(scene: Scene) -> None:
@@ -49,7 +47,6 @@ def test_outputs_of_a_commit_that_may_be_in_a_hidden_snapshot_stay(
 ) -> None:
     kept = sent(scene)
     replaced_by_others(scene)
-    assert scene.sweep(kept) == 0  # notes the head
     scene.history.append_unreal("a", [1])
     newest_only(scene)
     assert scene.sweep(kept) == 0
@@ -59,30 +56,26 @@ def test_outputs_of_a_commit_that_may_be_in_a_hidden_snapshot_stay(
 
 
 def test_outputs_that_no_commit_was_sent_for_go_there_too(scene: Scene) -> None:
-    kept = scene.run()
-    assert scene.sweep(kept) == 0
+    kept = scene.run(sent=False)
     scene.history.append_unreal("a", [1])
     newest_only(scene)
     assert scene.sweep(kept) == 2
     assert scene.left() == []
 
 
-def test_a_table_that_has_only_the_snapshot_before_the_run_hides_none(scene: Scene) -> None:
-    kept = sent(scene)
-    assert scene.sweep(kept) == 0
-    scene.now += GRACE + 1
-    assert scene.sweep(kept) == 2
-
-
-def test_that_a_commit_was_sent_outlives_each_later_change_of_the_record(scene: Scene) -> None:
-    kept = scene.run()
+def test_what_was_sent_outlives_each_later_change_of_the_record(scene: Scene) -> None:
+    kept = scene.run(sent=False)
     (record,) = kept.all()
-    assert not record.sent
-    kept.renew(record, sending=True)
+    assert record.sends == ()
+    sends = [scene.sent(), scene.sent()._replace(manifest_list="snap-77-2.avro")]
+    for sent in sends:
+        kept.renew(record, sending=sent)
+    kept.renew(record, sending=scene.sent()._replace(manifest_list="snap-77-3.avro"))
+    kept.note_unsent(scene.run_id, scene.sent()._replace(manifest_list="snap-77-3.avro"))
     kept.renew(record)
     kept.abandon(record)
     (after,) = kept.all()
-    assert (after.sent, after.abandoned) == (True, True)
+    assert (after.sends, after.abandoned) == (tuple(sends), True)
 
 
 def test_live_outputs_of_a_table_that_was_restored_during_the_run_stay(scene: Scene) -> None:

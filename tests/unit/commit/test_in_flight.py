@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.commit.in_flight import InFlightRecords, Record, new_run_id, own_name
+from compactor.commit.sends import Sent, TableState, can_still_land
 from compactor.commit.sweep import Verdict, committed_parts, judge, referenced_paths, sweep
 from compactor.errors import InputError, RetryError, StoppedError
 from compactor.events import Listener, ignore
@@ -29,9 +31,10 @@ GRACE = 100.0
 DEAD = replace(Owner.this_process(), started="1")
 ELSEWHERE = replace(Owner.this_process(), host="another.host")
 
-heads = st.none() | st.integers(1, 3)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 times = st.floats(0, 1e10)
+numbers = st.integers(0, 3)
+sends = st.lists(st.builds(Sent, numbers, numbers, numbers, texts), max_size=3).map(tuple)
 records = st.builds(
     Record,
     run_id=st.uuids().map(str),
@@ -47,12 +50,11 @@ records = st.builds(
     files=st.lists(texts).map(tuple),
     prefixes=st.lists(texts).map(tuple),
     abandoned=st.booleans(),
-    seen_head=heads,
     seen_at=st.none() | times,
     swept=st.booleans(),
     committed=st.lists(texts).map(tuple),
     late_until=times,
-    sent=st.booleans(),
+    sends=st.none() | sends,
     late_seconds=times,
 )
 
@@ -60,18 +62,18 @@ records = st.builds(
 # --- the judgement ----------------------------------------------------------------------------------------------------
 
 
-@given(records, st.none() | st.booleans(), heads, times, st.floats(1, 1e6))
+@given(records, st.none() | st.booleans(), st.integers(1, 3), numbers, st.dictionaries(numbers, texts), times)
 def test_outputs_are_cleaned_only_when_the_owner_is_gone_and_its_commit_cannot_land(
-    record: Record, owner_dead: bool | None, head: int | None, now: float, grace: float
+    record: Record, owner_dead: bool | None, version: int, floor: int, listed: dict[int, str], now: float
 ) -> None:
-    verdict = judge(record, owner_dead=owner_dead, head=head, now=now, grace_seconds=grace)
+    table = TableState(version, floor, listed.get, len(listed) > 1)
+    verdict = judge(record, owner_dead=owner_dead, table=table, now=now)
     leased = record.lease_until > now
     gone = record.abandoned or owner_dead is True or (owner_dead is None and not leased)
-    noted = record.seen_at is not None
-    over = record.abandoned or owner_dead is True
-    too_late = noted and (head != record.seen_head or (over and now - (record.seen_at or 0) > grace))
-    assert (verdict is Verdict.CLEAN) == (gone and noted and too_late)
-    assert (verdict is Verdict.NOTE_HEAD) == (gone and not noted)
+    known = record.sends is not None and (record.abandoned or owner_dead is True or record.seen_at is not None)
+    too_late = not any(can_still_land(sent, table) for sent in record.sends or ())
+    assert (verdict is Verdict.CLEAN) == (gone and known and too_late)
+    assert (verdict is Verdict.MARK) == (gone and not known)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def test_the_three_ways_to_write_a_local_path_are_one(location: str, plain: str)
 
 
 class Scene:
-    """A table with one commit, a run that wrote two outputs, and a clock."""
+    """A table with one commit, a run that wrote two outputs and was about to send its commit, and a clock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -159,14 +161,25 @@ class Scene:
     def outputs(self) -> list[Path]:
         return [self.out / name for name in ("one.parquet", "two.parquet")]
 
-    def run(self, owner: Owner = DEAD, lease: float = 60, folder: str = "") -> InFlightRecords:
-        kept = InFlightRecords(f"file://{self.folder}/in-flight", owner, lease, lambda: self.now)
+    def run(self, owner: Owner = DEAD, lease: float = 60, folder: str = "", *, sent: bool = True) -> InFlightRecords:
+        """The records as another process reads them."""
+        kept = self.records(owner, lease)
         before, view = self.out, self.history.view()
         self.run_id = new_run_id(view)
         before.rename(self.out)
         files = [] if folder else [f"file:{output}" for output in self.outputs]
-        kept.open(self.run_id, view, files, (folder.format(self.out),) if folder else ())
-        return kept
+        record = kept.open(self.run_id, view, files, (folder.format(self.out),) if folder else ())
+        if sent:
+            kept.renew(record, sending=self.sent())
+        return self.records(owner, lease)
+
+    def records(self, owner: Owner, lease: float = 60) -> InFlightRecords:
+        return InFlightRecords(f"file://{self.folder}/in-flight", owner, lease, lambda: self.now)
+
+    def sent(self) -> Sent:
+        """What the run sends: made for the table as it is."""
+        metadata = self.history.table.metadata
+        return Sent(77, metadata.current_snapshot_id or 0, metadata.last_sequence_number + 1, "snap-77.avro")
 
     def commit(self, output: Path, path: Callable[[Path], str] = lambda path: f"file://{path}") -> int:
         self.history.append_unreal("b", [1], path=path(output))
@@ -207,10 +220,11 @@ def test_a_service_that_was_replaced_deletes_nothing_in_its_sweep(scene: Scene) 
     assert scene.sweep(kept) == 2
 
 
-def test_outputs_of_a_dead_run_go_once_the_head_has_moved(scene: Scene) -> None:
+def test_outputs_of_a_dead_run_go_once_its_commit_cannot_land(scene: Scene) -> None:
     kept = scene.run()
-    assert scene.sweep(kept) == 0  # notes the head
-    assert scene.sweep(kept) == 0  # the head stands: a commit sent before the crash may still land
+    for _ in range(3):
+        scene.now += 100 * GRACE
+        assert scene.sweep(kept) == 0, "no time proves that a commit does not land"
     assert scene.left() == ["one.parquet", "two.parquet"]
     scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 2
@@ -220,18 +234,37 @@ def test_outputs_of_a_dead_run_go_once_the_head_has_moved(scene: Scene) -> None:
     assert kept.all() == []
 
 
-def test_outputs_of_a_dead_run_go_when_the_head_stood_still_for_the_grace_period(scene: Scene) -> None:
+def test_outputs_that_no_commit_was_sent_for_go_at_once(scene: Scene) -> None:
+    assert scene.sweep(scene.run(sent=False)) == 2
+
+
+def test_a_head_that_has_moved_proves_nothing(scene: Scene) -> None:
+    """A rollback to the commit's parent lets it land; in version 2 a number that was given since does not."""
+    kept, table = scene.run(), scene.history.table
+    before = table.current_snapshot().snapshot_id
+    scene.history.append_unreal("a", [1])
+    scene.history.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    assert scene.history.table.current_snapshot().snapshot_id == before  # type: ignore[union-attr]
+    assert scene.sweep(kept) == 2
+
+
+@pytest.mark.parametrize("how", ["seen_head", "sent"])
+def test_a_record_of_an_earlier_version_waits_for_whatever_may_have_been_sent(scene: Scene, how: str) -> None:
+    """It took a refusal, or a head that moved, for a proof; which commits were sent it does not say."""
     kept = scene.run()
-    scene.sweep(kept)
-    scene.now += GRACE
-    assert scene.sweep(kept) == 0
-    scene.now += 1
+    (file,) = Path(kept.location).glob("*.json")
+    tree = json.loads(file.read_text())
+    del tree["sends"]
+    file.write_text(json.dumps(tree | {how: -1, "seen_at": 0.0, "abandoned": True}))
+    assert kept.all()[0].sends is None
+    scene.history.append_unreal("a", [1])
+    assert [scene.sweep(kept), scene.sweep(kept)] == [0, 0]
+    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 2
 
 
 def test_a_late_commit_keeps_its_outputs_however_they_are_spelled(scene: Scene) -> None:
     kept = scene.run()
-    scene.sweep(kept)
     scene.commit(scene.outputs[0])
     scene.commit(scene.outputs[1], path=str)
     assert [scene.sweep(kept), scene.sweep(kept)] == [0, 0]
@@ -246,8 +279,6 @@ def test_what_spark_wrote_is_kept_although_hadoop_spells_its_location_otherwise(
     live.parent.mkdir()
     scene.outputs[1].rename(live)
     scene.commit(live, path=lambda path: f"file:{path}")
-    scene.sweep(kept)
-    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 1
     assert (live.exists(), left.exists()) == (True, False)
 
@@ -263,17 +294,17 @@ def test_only_the_same_output_has_the_same_own_name(run_id: str, folder: str) ->
 
 def test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it(scene: Scene) -> None:
     """A branch of Nessie may hold it; the catalog shows the newest snapshot of one branch."""
-    kept = scene.run(Owner.this_process())
+    kept = scene.run(Owner.this_process(), sent=False)
     kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
-    kept.abandon(replace(kept.all()[0], seen_at=0.0, seen_head=-1))
+    kept.abandon(kept.all()[0])
     again = InFlightRecords(kept.location, DEAD, 60, lambda: scene.now)
     assert scene.sweep(again) == 1
     assert scene.left() == ["one.parquet"]
 
 
-def test_the_head_is_noted_after_the_mark_that_stops_the_owner(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_read_after_the_mark_that_stops_the_owner(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer commits after the sweep has read the table, and a paused owner prepares its commit for that head."""
-    kept = scene.run(ELSEWHERE, lease=60)
+    kept = scene.run(ELSEWHERE, lease=60, sent=False)
     scene.now += 61
     real, marked = kept.save, list[Record]()
 
@@ -290,8 +321,11 @@ def test_the_head_is_noted_after_the_mark_that_stops_the_owner(scene: Scene, mon
     assert scene.sweep(kept) == 2
 
 
-def test_a_head_that_could_not_be_noted_is_noted_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = scene.run()
+def test_a_table_that_could_not_be_read_after_the_mark_is_read_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = scene.run(ELSEWHERE, sent=False)
+    scene.now += 61
     real, calls = scene.catalogs.load, list[TableName]()
 
     def load(name: TableName, *more: str) -> TableView:
@@ -312,8 +346,6 @@ def test_a_live_output_is_kept_although_the_runs_snapshot_has_expired(scene: Sce
     committed = scene.commit(scene.outputs[0])
     scene.history.append_unreal("a", [1])
     scene.history.table.maintenance.expire_snapshots().by_id(committed).commit()
-    scene.sweep(kept)
-    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 1
     assert scene.left() == ["one.parquet"]
 
@@ -325,8 +357,6 @@ def test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept(scene: Sc
     scene.history.append_unreal("b", [1], branch="side", path=f"file://{scene.outputs[0]}")
     scene.commit(scene.outputs[1])
     scene.history.table.delete("category = 'b'")
-    scene.sweep(kept)
-    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 0
     assert scene.left() == ["one.parquet", "two.parquet"]
 
@@ -353,9 +383,10 @@ def test_of_an_owner_elsewhere_the_lease_decides_and_is_renewed(scene: Scene) ->
     assert kept.all()[0].seen_at == scene.now
 
 
-def test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_head(scene: Scene) -> None:
+@pytest.mark.parametrize("sent", [False, True])
+def test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_table(scene: Scene, sent: bool) -> None:
     """It may be paused between its last check and its commit, which then lands after any time."""
-    kept = scene.run(ELSEWHERE, lease=60)
+    kept = scene.run(ELSEWHERE, lease=60, sent=sent)
     for _ in range(3):
         scene.now += 100 * GRACE
         assert scene.sweep(kept) == 0
@@ -378,8 +409,8 @@ def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> N
 
 
 def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
-    kept = scene.run(Owner.this_process())
-    kept.save(replace(kept.all()[0], abandoned=True, seen_at=0.0, seen_head=-1))
+    kept = scene.run(Owner.this_process(), sent=False)
+    kept.save(replace(kept.all()[0], abandoned=True))
     assert scene.sweep(kept) == 2
 
 
@@ -387,7 +418,7 @@ def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
 def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene, abandoned: bool) -> None:
     """The catalog's answer to the commit was lost: the owner has ended the run, or died."""
     kept = scene.run(Owner.this_process() if abandoned else DEAD)
-    kept.save(replace(kept.all()[0], abandoned=abandoned, sent=True))
+    kept.save(replace(kept.all()[0], abandoned=abandoned))
     summary = {"firnline.run-id": scene.run_id, "firnline.part": "2/2"}
     scene.history.table.append(scene.history.rows(["a"]), snapshot_properties=summary)
     scene.commit(scene.outputs[0])
@@ -399,7 +430,7 @@ def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene,
 
 def test_what_a_lost_executor_writes_after_the_last_commit_goes_too(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
-    kept.save(replace(kept.all()[0], abandoned=True, sent=True, late_seconds=900.0))
+    kept.save(replace(kept.all()[0], abandoned=True, late_seconds=900.0))
     scene.history.table.append(scene.history.rows(["a"]), snapshot_properties={"firnline.run-id": scene.run_id})
     assert [scene.sweep(kept), scene.sweep(kept)] == [2, 0]
     scene.outputs[0].write_text("late")
@@ -422,7 +453,7 @@ def test_the_end_of_a_run_that_could_not_be_written_is_written_by_a_later_sweep(
     if committed:
         kept.close(record)
     else:
-        kept.abandon(replace(record, seen_at=0.0, seen_head=-1))
+        kept.abandon(record)
     folder.unlink()
     aside.rename(folder)
     for _ in range(3):
@@ -437,8 +468,6 @@ def test_everything_below_a_runs_folder_goes_and_nothing_beside_it(scene: Scene)
     beside = scene.out.with_name(f"{scene.out.name}2.parquet")
     beside.write_text("bytes")
     scene.commit(scene.outputs[1])
-    scene.sweep(kept)
-    scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 1
     assert scene.left() == ["two.parquet"]
     assert beside.exists()

@@ -28,7 +28,7 @@ def scene(tmp_path: Path) -> Scene:
 
 def ended(scene: Scene, *, rolled_back: bool = False) -> InFlightRecords:
     """A run that has committed the first output, and whose catalog may roll that back."""
-    kept = scene.run(Owner.this_process())
+    kept = scene.run(Owner.this_process(), sent=False)
     if not rolled_back:
         scene.commit(scene.outputs[0])
     kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
@@ -78,7 +78,7 @@ def test_the_outputs_of_a_part_that_was_rolled_back_go(scene: Scene) -> None:
 
 
 def test_a_run_that_dropped_a_file_group_waits_too_for_a_rollback(scene: Scene) -> None:
-    kept = scene.run(Owner.this_process())
+    kept = scene.run(Owner.this_process(), sent=False)
     scene.commit(scene.outputs[0])
     kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     before = scene.history.table.metadata.snapshots[0].snapshot_id
@@ -152,7 +152,7 @@ def test_no_writer_is_waited_for_longer_than_a_week(scene: Scene) -> None:
 
 
 def test_a_run_that_ended_after_a_part_waits_for_its_rollback_too(scene: Scene) -> None:
-    kept = scene.run(Owner.this_process())
+    kept = scene.run(Owner.this_process(), sent=False)
     committed_by_the_run(scene, "1/2")
     kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0])
@@ -182,7 +182,7 @@ def test_a_table_that_was_dropped_since_ends_the_record(
 
 def test_before_it_is_certain_committed_outputs_stay_whatever_the_catalog_shows(scene: Scene) -> None:
     """A catalog's answer may be older than the commit."""
-    kept = scene.run(Owner.this_process())
+    kept = scene.run(Owner.this_process(), sent=False)
     kept.note_committed(scene.run_id, [f"file:{scene.outputs[0]}"])
     (record,) = kept.all()
     outputs = OutputRecords(kept, scene.catalogs, ManifestCache(2**20))

@@ -12,7 +12,7 @@ from compactor.iceberg.tables import TableView
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.table_names import TableName
-from tests.unit.commit.test_in_flight import DEAD, ELSEWHERE, GRACE, Scene
+from tests.unit.commit.test_in_flight import ELSEWHERE, GRACE, Scene
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_table_of_a_run_that_is_under_way_is_not_loaded(
     assert loaded == []
     kept.save(replace(kept.all()[0], abandoned=True))
     scene.sweep(kept)
-    assert len(loaded) == 2
+    assert len(loaded) == 1
 
 
 def test_a_catalog_that_does_not_answer_is_not_asked(scene: Scene, loaded: list[TableName]) -> None:
@@ -57,15 +57,3 @@ def test_a_catalog_that_does_not_answer_is_not_asked(scene: Scene, loaded: list[
     assert sweep(kept, scene.catalogs, ManifestCache(1), now=scene.now, grace_seconds=GRACE, may_ask=may_ask) == {}
     assert loaded == []
     assert asked == [kept.all()[0].table]
-
-
-def test_the_grace_period_begins_when_the_head_is_noted_however_long_the_sweep_took(
-    scene: Scene, loaded: list[TableName], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = scene.run(DEAD)
-    scene.sweep(kept)
-    assert len(loaded) == 2
-    monkeypatch.undo()
-    assert scene.sweep(kept) == 0
-    scene.now += GRACE + 1
-    assert scene.sweep(kept) == 2

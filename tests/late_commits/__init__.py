@@ -1,0 +1,1 @@
+"""Runs that commit, stop, die and are swept beside a catalog that delays, repeats and reorders requests and answers."""
