@@ -81,10 +81,13 @@ class Record:
     late_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.attempts > MOST_ATTEMPTS or not all(
-            isinstance(text, str) for text in (self.run_id, *self.files, *self.prefixes, *self.committed)
-        ):
-            raise ValueError(f"record of run {self.run_id}: {self.attempts} attempts, or a location that is no text")
+        texts = [self.run_id, self.catalog, *self.namespace, self.name, self.table_uuid, self.ref]
+        texts += [*self.files, *self.prefixes, *self.committed]
+        numbers = [self.created, self.lease_until, self.late_until, self.late_seconds, self.settles_at]
+        numbers += [self.attempts, self.parent_snapshot_id, self.parent_sequence_number]
+        well = all(isinstance(each, str) for each in texts) and all(isinstance(each, int | float) for each in numbers)
+        if not well or self.attempts > MOST_ATTEMPTS:
+            raise ValueError(f"a value of another type, or too many attempts ({self.attempts})")
 
     @property
     def outputs(self) -> list[str]:

@@ -46,8 +46,9 @@ def test_a_request_that_lands_after_its_answer_and_after_the_run_finds_its_files
         before = rest_lake.view(table_name).snapshot.snapshot_id
         append(rest_lake, table_name)
         rest_lake.sql(f"CALL lake.system.rollback_to_snapshot('{table_name}', {before})")
+        assert rest_lake.view(table_name).snapshot.snapshot_id == before
     arrived = faulty.arrive()
-    assert arrived == ([400] if rolled_back else [200]), "version 2 gives no sequence number a second time"
+    assert arrived == ([409] if rolled_back else [200]), "version 2 gives no sequence number a second time"
     rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)

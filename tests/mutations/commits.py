@@ -563,8 +563,8 @@ MUTATIONS: Final = (
         "15",
         "a service that another has taken over from commits all the same",
         "compactor/runs/run_tools.py",
-        "        self.right.confirm()  # last",
-        "        # last",
+        "            self.right.confirm()  # last",
+        "            pass  # last",
         f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
     ),
     Mutation(

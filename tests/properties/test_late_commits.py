@@ -8,7 +8,7 @@ from tests.late_commits.broken import RULES
 from tests.late_commits.jobs import play
 from tests.properties.examples import ALL
 
-PARTS = 4
+PARTS = 8
 """So that the histories run in several processes of pytest."""
 SOON = 1200
 """Histories after which each wrong rule has made a table unreadable."""

@@ -203,6 +203,9 @@ def test_a_name_that_cannot_exist_is_absent_and_the_record_closes(scene: Scene) 
         {"attempts": 10**12},
         {"run_id": 7},
         {"committed": [[]]},
+        {"created": None},
+        {"catalog": []},
+        {"namespace": [["db"]]},
     ],
 )
 def test_a_damaged_record_is_passed_over(scene: Scene, damage: dict[str, object]) -> None:

@@ -48,7 +48,7 @@ def commit(history: TableHistory, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     """Commit while Iceberg would drop the delete `LOST`; returns the copies by location."""
     copies: dict[str, str] = {}
 
-    def sent(*_: Any, new: Any) -> None:
+    def sent(*_: Any, new: Any, listener: Any) -> None:
         copies.update(new.copied({LOST}))
 
     def at_once(_table: Any, _catalogs: Any, _cache: Any, prepare: Callable[[Head], Callable[[], Any]]) -> Any:
@@ -116,7 +116,7 @@ def test_newer_position_deletes_are_told_by_the_number_of_the_head_that_was_comp
     head = history.view()
     monkeypatch.setattr(module, "_dangling", lambda *_: (object(),))
     monkeypatch.setattr(module, "commit_beside_others", lambda *given: given[-1](Head(head, (), 1))())
-    monkeypatch.setattr(module, "commit_replacements", lambda *_, new: sent.append(new))
+    monkeypatch.setattr(module, "commit_replacements", lambda *_, new, listener: sent.append(new))
     commit_groups(java(), plan(history), (), CommitSummary("run"), TOOLS)
     assert head.snapshot is not None
     assert [(new.compared, new.compared_number) for new in sent] == [(head.snapshot.snapshot_id, 2)]
@@ -148,7 +148,8 @@ class Waiting:
 
     def attempt(self) -> None:
         file_group: Any = SimpleNamespace(key=None, files=(), partition={})
-        part: Any = SimpleNamespace(outputs=[SimpleNamespace(location=lambda: "output")], scan_tasks=None, files_in=1)
+        output = SimpleNamespace(location=lambda: "output", fileSizeInBytes=lambda: 1, keyMetadata=lambda: None)
+        part: Any = SimpleNamespace(outputs=[output], scan_tasks=None, files_in=1)
         group = GroupResult(PlannedGroup(file_group, NOTHING), NOTHING, (part,))
         summary = CommitSummary("run")
         commit_groups(self.table, SimpleNamespace(table=self.planned), (group, group), summary, TOOLS)  # type: ignore[arg-type]
@@ -166,7 +167,7 @@ class Waiting:
         self.written.append(location)
         return [{"file-path": location} for _ in rows]
 
-    def _commit_replacements(self, *_: Any, new: NewDeletes) -> None:
+    def _commit_replacements(self, *_: Any, new: NewDeletes, listener: Any) -> None:
         if self.drops:
             new.copied({LOST})
 

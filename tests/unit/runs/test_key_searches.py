@@ -317,7 +317,7 @@ class Outage:
             slots=SlotPool(1), lifelines=Lifelines(), unanswered=self.unanswered, session=None, catalogs=None,
             records=SimpleNamespace(note_committed=lambda *_: None), right=None, lease_seconds=60, check_seconds=60,
             cache=None, ticks=lambda: 0.0, in_time=lambda *_, **__: (landed, ()), rolled_back=lambda *_: False,
-            rolls_back=lambda _: False,
+            rolls_back=lambda _: False, listener=None,
         ))  # fmt: skip
         made.convert()
         return made
