@@ -472,10 +472,18 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "the spark engine counts as deleted what it has not written (StarRocks 77797)",
-        "compactor/rewrite/tasks/spark_scan.py",
-        "rows_deleted=deleted,",
-        "rows_deleted=sum(int(task.file().recordCount()) for task in scan_tasks) - rows_out,",
+        "compactor/rewrite/tasks/runner.py",
+        "rows_deleted=written.rows_deleted if deleted is None else deleted,",
+        "rows_deleted=sum(file.entry.records for file in files) - written.rows_out,",
         f"{_FILES}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
+    ),
+    Mutation(
+        "8",
+        "the spark engine takes positions beyond a file's end for deleted rows",
+        "compactor/rewrite/deletes/key_search.py",
+        "int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file",
+        "len(by_position.get(file.location, NO_POSITIONS)) for file",
+        "tests/unit/rewrite/test_key_search.py::test_positions_beyond_the_end_of_a_file_are_no_deleted_rows",
     ),
     Mutation(
         "8",

@@ -133,8 +133,10 @@ RULES: Final = (
         "The `spark` engine writes what Iceberg's reader in Spark reads, and counts cannot tell where that is not what "
         "the files hold. It reads row by row, without its cache of deletes; what it misreads even so (files without "
         "field ids and name mapping, timestamps in another unit than the table's, nulls of a struct that a partition "
-        "column lies in, structs whose columns were all replaced or that begin with a default, row ids in ORC) is left "
-        "alone. Nulls in required columns and decimals that do not fit raise an error.",
+        "column lies in, structs whose columns were all replaced or that begin with a default, row ids in ORC, "
+        "equality deletes by fixed values) is left alone. Nulls in required columns and decimals that do not fit raise "
+        "an error. "
+        "Deleted rows are counted by firnline's own readers, so that deletes that are misread show in the row check.",
         "A partition that Spark reads as another one is seen when it has been written: "
         "`test_rows_that_spark_reads_into_another_partition_are_left_alone`.",
     ),

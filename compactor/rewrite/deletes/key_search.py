@@ -1,4 +1,4 @@
-"""Find the rows that equality deletes delete: only key columns are read, of row groups that can hold such a row.
+"""Find or count the rows that deletes delete: of data files only key columns are read, of row groups that can hold one.
 
 Runs on an executor: plain values in, plain values out. Nothing is written.
 """
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
+from pyroaring import BitMap64
 
 from compactor.credentials.vended import VendedCredential
 from compactor.manifests.tails import of_all
@@ -140,6 +141,28 @@ def search(task: KeySearch, host: HostMemory | None = None) -> FoundRows | Refus
             return _Search(task, store).run()
     except RefusedError as error:
         return error.refusal
+
+
+def count_deleted(task: KeySearch) -> int | Refusal:
+    """The number of rows of the inputs that their deletes delete. Of files in Parquet where deletes compare values.
+
+    Raises:
+        GiveUpError: a data file or delete file is damaged, or contradicts its manifest entry.
+        RetryError: the store does not answer.
+    """
+    refusal, rows = search_refusal(task), 0
+    if refusal is not None:
+        return refusal
+    if any(file.equality_deletes for file in task.inputs):
+        found = search(task)
+        if isinstance(found, Refusal):
+            return found
+        rows = sum(len(BitMap64.deserialize(positions)) for positions in found.by_value.values())
+    store = byte_store_for(task.inputs[0].location, dict(task.storage), task.vended)
+    by_position = deleted_positions(store, {file.location: file.position_deletes for file in task.inputs})
+    return rows + sum(
+        int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file in task.inputs
+    )
 
 
 class _Search:
