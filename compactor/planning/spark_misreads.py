@@ -7,7 +7,7 @@ Spark would write every row as it read it, so that no row count reveals the chan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyiceberg.schema import make_compatible_name
@@ -25,8 +25,8 @@ WRITTEN_FORMAT: Final = "write.format.default"
 
 
 def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> Refusal | None:
-    """Why Spark would misread the files, by the partition's source column, by row ids or by the columns that deletes
-    compare, or write columns wrongly, by their names; None if it would not.
+    """Why Spark would misread the files, by the partition's source column, by row ids, by types or by the columns that
+    deletes compare, or write columns wrongly, by their names; None if it would not.
     """
     field = _nullable_partition_source(table, key.spec_id)
     if field is not None:
@@ -45,7 +45,15 @@ def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> R
     with_ids = [file.entry for file in files if file.entry.first_row_id is not None]
     if with_ids and (written == ORC or any(entry.file_format == ORC for entry in with_ids)):
         return Refusal(Reason.ORC_ROW_IDS, "rows in ORC have ids, which Spark does not read: they would get new ones")
-    fixed = _compared_fixed(table, files)
+    columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - find_field raises per miss
+    unreadable = next(filter(_is_geospatial, columns.values()), None)
+    if unreadable is not None:
+        return Refusal(
+            Reason.TYPE_NOT_SUPPORTED,
+            f"column {unreadable.name} has type {unreadable.field_type}, which Spark cannot read: such files are only "
+            "copied, where their row groups are large enough",
+        )
+    fixed = _compared_fixed(columns, files)
     if fixed is not None:
         return Refusal(
             Reason.EQUALITY_DELETES,
@@ -55,10 +63,13 @@ def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> R
     return None
 
 
-def _compared_fixed(table: TableView, files: Sequence[LiveFile]) -> str | None:
+def _is_geospatial(field: NestedField) -> bool:
+    return str(field.field_type).startswith(("geometry", "geography"))
+
+
+def _compared_fixed(columns: Mapping[int, NestedField], files: Sequence[LiveFile]) -> str | None:
     """The name of a column of type fixed, at any level, that equality deletes compare (apache/iceberg 11239)."""
     ids = {field_id for delete in deletes_of(files) for field_id in delete.equality_ids}
-    columns = table.metadata.schema()._lazy_id_to_field if ids else {}  # noqa: SLF001 - find_field raises per miss
     fixed = (columns[each].name for each in ids if each in columns and isinstance(columns[each].field_type, FixedType))
     return next(fixed, None)
 

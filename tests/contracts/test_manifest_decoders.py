@@ -227,10 +227,17 @@ def test_partition_values_are_matched_by_field_id(tmp_path: Path, given: Any, da
     (columns,) = decode_manifests([RawManifest(manifest, (tmp_path / "other.avro").read_bytes())], {4: layout})
     assert [(each.path, each.key) for each in columns] == expected
     assert [(each.path, each.key) for each in reference(manifest, layout)] == expected
-    without = written(tmp_path / "less.avro", line, (), [{**each, "file": {**each["file"], "partition": Record()}} for each in entries])  # fmt: skip
-    if kinds:
-        with pytest.raises(RetryError, match=r"less\.avro.*no partition field name 0"):
-            decode(load_file_io({}), [Wanted(without, layout, "key")], [RawManifest(without, (tmp_path / "less.avro").read_bytes())])  # fmt: skip
+
+
+def test_a_manifest_without_a_partition_field_is_refused_by_name(tmp_path: Path) -> None:
+    manifest = one_entry(tmp_path / "m.avro")
+    layout = layout_of((StringType(),))
+    with pytest.raises(RetryError, match=r"m\.avro.*no partition field name 0"):
+        decode(
+            load_file_io({}),
+            [Wanted(manifest, layout, "key")],
+            [RawManifest(manifest, (tmp_path / "m.avro").read_bytes())],
+        )
 
 
 def layout_of(kinds: tuple[PrimitiveType, ...]) -> PartitionLayout:

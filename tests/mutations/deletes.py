@@ -569,6 +569,22 @@ MUTATIONS: Final = (
     # --- 9 field ids ---
     Mutation(
         "9",
+        "partition fields of a manifest are taken by their place",
+        "compactor/manifests/decoder.py",
+        "fields = [read.named(read.flat.partition[field_id]) for field_id in layout.field_ids]",
+        "fields = [read.named(name) for name in list(read.flat.partition.values())[: len(layout.names)]]",
+        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
+    ),
+    Mutation(
+        "9",
+        "partition fields of an unusual manifest are taken by their place",
+        "compactor/iceberg/manifest_entries.py",
+        "wanted = self.read_schema if self._layout is None else self._in_order(self._layout)",
+        "wanted = self.read_schema",
+        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
+    ),
+    Mutation(
+        "9",
         "columns are matched by name",
         "compactor/rewrite/reading/projection.py",
         "position = by_id.get(field.field_id)",

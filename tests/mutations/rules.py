@@ -123,7 +123,8 @@ RULES: Final = (
         "What filters find",
         "A query finds after a rewrite every row that it found before. Readers skip files and row groups by bounds, "
         "dictionaries and bloom filters, but compare NaN, -0.0 and UUIDs in different ways: what one of them "
-        "misunderstands, `encode` does not write.",
+        "misunderstands, `encode` does not write: unlike Iceberg's writer, no upper bound for a column with NaN (which "
+        "Spark sorts last), and bounds of zero that take both zeros in.",
         "`test_filters_find_what_other_readers_compare_otherwise` asks Spark. What row groups that are copied say of "
         "their values stays as it is.",
     ),

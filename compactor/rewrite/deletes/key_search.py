@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 from pyroaring import BitMap64
 
 from compactor.credentials.vended import VendedCredential
+from compactor.iceberg.opaque_types import parsed_schema
 from compactor.manifests.tails import of_all
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
@@ -122,7 +122,7 @@ def search_refusal(task: KeySearch) -> Refusal | None:
     """Why the deletes cannot be compared, by the schema and the formats of delete files alone; reads no file."""
     by_value = of_all(each.equality_deletes for each in task.inputs)
     by_position = of_all(each.position_deletes for each in task.inputs)
-    return equality_refusal(Schema.model_validate_json(task.schema_json), by_value) or delete_refusal(by_position)
+    return equality_refusal(parsed_schema(task.schema_json), by_value) or delete_refusal(by_position)
 
 
 def search(task: KeySearch, host: HostMemory | None = None) -> FoundRows | Refusal:
@@ -170,7 +170,7 @@ class _Search:
         self._task = task
         self._store = store
         self._counted = _Counted(store)
-        schema = Schema.model_validate_json(task.schema_json)
+        schema = parsed_schema(task.schema_json)
         check_same_deletes(task.inputs)
         deletes = dict.fromkeys(of_all(file.equality_deletes for file in task.inputs))
         self._deletes = EqualityDeletes(store, schema, deletes)

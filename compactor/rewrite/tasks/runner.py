@@ -360,7 +360,7 @@ class OutputTaskRunner:
         found = misread(table, key, files) or misread_files(store, schemas, files, mapping)
         if found is not None:
             raise GiveUpError(
-                f"a file group of {table.name} is not rewritten, because Spark would change rows: {found.sentence}",
+                f"a file group of {table.name} is not rewritten, because Spark would not keep rows: {found.sentence}",
                 reason=found.reason,
             )
 
