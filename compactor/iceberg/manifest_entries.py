@@ -34,7 +34,7 @@ from compactor.reasons import Reason
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
 DELETION_VECTORS = "puffin"  # the file format of deletion vectors in manifests
 PARTITION = 102  # field id of data_file.partition
-READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
+READ_VERSION: Final = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
 
 
 class Content(Enum):

@@ -43,7 +43,7 @@ def parsed_schema(schema_json: str) -> Schema:
 
 
 def _teach() -> None:
-    function: Any = IcebergType.handle_primitive_type.__func__  # type: ignore[attr-defined]
+    function: Any = IcebergType.handle_primitive_type.__func__
     known = FunctionType(function.__code__, function.__globals__, function.__name__)
 
     def parse(cls: type[IcebergType], value: Any, handler: Any) -> Any:

@@ -159,7 +159,8 @@ def count_deleted(task: KeySearch) -> int | Refusal:
             return found
         rows = sum(len(BitMap64.deserialize(positions)) for positions in found.by_value.values())
     store = byte_store_for(task.inputs[0].location, dict(task.storage), task.vended)
-    by_position = deleted_positions(store, {file.location: file.position_deletes for file in task.inputs})
+    with this_host().reserved(deletes_memory(task.inputs)):
+        by_position = deleted_positions(store, {file.location: file.position_deletes for file in task.inputs})
     return rows + sum(
         int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file in task.inputs
     )

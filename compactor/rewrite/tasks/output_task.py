@@ -492,8 +492,9 @@ def attempt_count(task: KeySearch) -> int | Refusal | FirnlineError:
     """
     outcome = _outcome_of(partial(count_deleted, task))
     reduce_task_overhead()
-    readable = isinstance(outcome, GiveUpError) and outcome.reason not in DAMAGE
-    return Refusal(outcome.reason, str(outcome)) if readable else outcome
+    if isinstance(outcome, GiveUpError) and outcome.reason not in DAMAGE:
+        return Refusal(outcome.reason, str(outcome))
+    return outcome
 
 
 Outcome = TypeVar("Outcome")
