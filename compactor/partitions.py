@@ -56,6 +56,7 @@ class PartitionKey(NamedTuple):
 class PartitionLayout:
     """Field names and result types of one spec's partition tuples, and which fields are buckets or void.
 
+    `field_ids`: by which manifests are read: their records may list the fields in another order (spec).
     `orphans`: names of fields whose source column was dropped (`TableView.orphans`).
     """
 
@@ -65,6 +66,7 @@ class PartitionLayout:
     bucket_fields: tuple[int, ...]
     void_fields: tuple[int, ...] = ()
     orphans: tuple[str, ...] = ()
+    field_ids: tuple[int, ...] = ()
 
     @property
     def is_unpartitioned(self) -> bool:
@@ -77,7 +79,8 @@ class PartitionLayout:
         types = tuple(_result_type(field.field_type) for field in spec.partition_type(schema).fields)
         buckets = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, BucketTransform))
         voids = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, VoidTransform))
-        return cls(spec.spec_id, tuple(field.name for field in spec.fields), types, buckets, voids)
+        names, ids = tuple(field.name for field in spec.fields), tuple(field.field_id for field in spec.fields)
+        return cls(spec.spec_id, names, types, buckets, voids, field_ids=ids)
 
     def key(self, values: Iterable[Any]) -> PartitionKey:
         """The key of a partition tuple as PyIceberg decodes it from a manifest entry."""

@@ -10,7 +10,7 @@ from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.reader import DoubleReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
     DataFile,
@@ -19,9 +19,11 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
 )
-from pyiceberg.schema import visit_with_partner
-from pyiceberg.types import DoubleType, IcebergType
+from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.types import DoubleType, IcebergType, StructType
 
 from compactor.errors import retried
 from compactor.iceberg.avro_reference import CompleteAvroFile
@@ -31,7 +33,8 @@ from compactor.reasons import Reason
 
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
 DELETION_VECTORS = "puffin"  # the file format of deletion vectors in manifests
-READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
+PARTITION = 102  # field id of data_file.partition
+READ_VERSION: Final = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
 
 
 class Content(Enum):
@@ -117,15 +120,44 @@ class _ExactDoubles(ReadSchemaResolver):
 
 
 class _ManifestReader(CompleteAvroFile[ManifestEntry]):
+    """`layout`: of the partition tuples that are read; None: as the manifest has them."""
+
+    def __init__(self, input_file: InputFile, layout: PartitionLayout | None, *, careful: bool) -> None:
+        super().__init__(
+            input_file,
+            MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            careful=careful,
+        )
+        self._layout = layout
+
     def _reader(self) -> Reader:
         resolver = _ExactDoubles(self.read_types, self.read_enums)
-        reader: Reader = visit_with_partner(self.schema, self.read_schema, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
+        wanted = self.read_schema if self._layout is None else self._in_order(self._layout)
+        reader: Reader = visit_with_partner(self.schema, wanted, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
         return reader
 
+    def _in_order(self, layout: PartitionLayout) -> Schema:
+        """The schema to read with: the manifest's own partition fields, in the order of the spec.
 
-def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -> list[ManifestEntry]:
+        Raises:
+            ValueError: the manifest lacks one.
+        """
+        found = {field.field_id: field for field in self.schema.find_type(PARTITION).fields}  # type: ignore[attr-defined]
+        missing = [name for field_id, name in zip(layout.field_ids, layout.names, strict=True) if field_id not in found]
+        if missing:
+            raise ValueError(f"its entries have no partition field {missing[0]}, by field id")
+        partition = StructType(*(found[field_id] for field_id in layout.field_ids))
+        return manifest_entry_schema_with_data_file(READ_VERSION, data_file_with_partition(partition, READ_VERSION))
+
+
+def read_entries(
+    io: FileIO, manifest: ManifestFile, layout: PartitionLayout | None = None, *, careful: bool = False
+) -> list[ManifestEntry]:
     """All entries of one manifest with statistics, and with inherited sequence numbers, snapshot and row ids (spec).
 
+    `layout`: the order of the partition values, which are matched by field id; None: as the manifest has them.
     `careful`: for a manifest that may be damaged; ten times slower (`avro_reference.CarefulDecoder`).
 
     Raises:
@@ -133,13 +165,7 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -
     """
     with (
         retried(f"manifest {manifest.manifest_path} cannot be read", Reason.MANIFEST_UNREADABLE, RESTORE),
-        _ManifestReader(
-            io.new_input(manifest.manifest_path),
-            MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
-            read_types={-1: ManifestEntry, 2: DataFile},
-            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-            careful=careful,
-        ) as reader,
+        _ManifestReader(io.new_input(manifest.manifest_path), layout, careful=careful) as reader,
     ):
         entries = [_inherit(entry, manifest) for entry in reader]
         _inherit_row_ids(entries, first_row_id(manifest))
@@ -171,7 +197,7 @@ def _inherit_row_ids(entries: Iterable[ManifestEntry], first: int | None) -> Non
 
 
 def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout) -> FileEntry:
-    """The planning columns of one decoded manifest entry."""
+    """The planning columns of one manifest entry that was read with this layout."""
     file = entry.data_file
     values = tuple(file.partition[position] for position in range(len(layout.names)))
     content = CONTENT[int(file.content or 0)]

@@ -9,6 +9,7 @@ from typing import Final
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy import make_url
 
+from compactor.iceberg import opaque_types  # noqa: F401 - before any metadata is parsed
 from compactor.iceberg.hive_catalog import open_hive_catalog
 from compactor.iceberg.rest_catalog import ANSWER_SECONDS, CONNECT_SECONDS
 from compactor.iceberg.vending_catalog import VendingRestCatalog

@@ -24,7 +24,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.iceberg.manifest_entries import CONTENT, DELETE_FILE_PATH_FIELD, Content, Status
+from compactor.iceberg.manifest_entries import CONTENT, DELETE_FILE_PATH_FIELD, PARTITION, Content, Status
 from compactor.iceberg.manifest_lists import first_row_id
 from compactor.manifests.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.manifests.avro_datafusion import read_avro
@@ -32,7 +32,6 @@ from compactor.manifests.columns import SCHEMA, EntryColumns, Partitions, live_r
 from compactor.partitions import PartitionLayout
 
 DATA_FILE: Final = 2  # field ids of the spec's manifest_entry
-PARTITION: Final = 102
 LOWER_BOUNDS: Final = 125
 UPPER_BOUNDS: Final = 128
 REFERENCED_DATA_FILE: Final = 143
@@ -99,10 +98,10 @@ def _decode(
     counts = [container.count for container in containers]
     try:
         flat = _FlatSchema.of(containers[0].schema)
-        if len(flat.partition) != len(layout.types) or not flat.names.keys() >= _REQUIRED:
+        if not flat.partition.keys() >= set(layout.field_ids) or not flat.names.keys() >= _REQUIRED:
             raise UnusualManifestError("fields are missing or do not fit the partition spec")  # noqa: TRY301
         joined = join_containers(flat.text, containers, containers[0].codec)
-        table = read_avro(joined, flat.wanted(manifests[0].content))
+        table = read_avro(joined, flat.wanted(manifests[0].content, layout))
         if table.num_rows != sum(counts):
             raise UnusualManifestError("the number of entries differs from the blocks' counts")  # noqa: TRY301
         return _columns(_Read(flat, table), manifests, counts, layout)
@@ -116,28 +115,28 @@ class _FlatSchema:
 
     text: str
     names: Mapping[int, str]
-    partition: tuple[str, ...]
+    partition: Mapping[int, str]
 
     @classmethod
     def of(cls, schema: str) -> _FlatSchema:
         fields: list[dict[str, Any]] = []
         names: dict[int, str] = {}
-        partition: list[str] = []
+        partition: dict[int, str] = {}
         plain = _PlainTypes()
         for path, kind in _flattened(json.loads(schema), ()):
             name = f"field_{len(fields)}"
             fields.append({"name": name, "type": plain.of(kind)})
-            if path[:-1] == (DATA_FILE, PARTITION):
-                partition.append(name)
-            else:
-                names[path[-1]] = name
+            of_partition = path[:-1] == (DATA_FILE, PARTITION)
+            if (partition if of_partition else names).setdefault(path[-1], name) != name:
+                raise UnusualManifestError(f"two fields with the id {path[-1]}")
         text = json.dumps({"type": "record", "name": "flat_entry", "fields": fields})
-        return cls(text, names, tuple(partition))
+        return cls(text, names, partition)
 
-    def wanted(self, content: ManifestContent) -> list[str]:
+    def wanted(self, content: ManifestContent, layout: PartitionLayout) -> list[str]:
         """Names of the columns to decode; bounds and blobs only in manifests that may hold position deletes."""
         ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS, *BLOB) if content == ManifestContent.DELETES else ())]
-        return [*(self.names[field_id] for field_id in ids if field_id in self.names), *self.partition]
+        wanted = [self.names[field_id] for field_id in ids if field_id in self.names]
+        return [*wanted, *(self.partition[field_id] for field_id in layout.field_ids)]
 
 
 def _flattened(record: Mapping[str, Any], above: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]]:
@@ -179,7 +178,10 @@ class _PlainTypes:
         if kind["type"] == "array":
             return {"type": "array", "items": self.of(kind["items"])}
         if kind["type"] == "record":
-            fields = [{"name": f"f{at}", "type": self.of(each["type"])} for at, each in enumerate(kind["fields"])]
+            fields = [
+                {"name": f"f{each.get('field-id', f'at_{at}')}", "type": self.of(each["type"])}
+                for at, each in enumerate(kind["fields"])
+            ]
             return {"type": "record", "name": kind["name"], "fields": fields}
         if kind["type"] == "fixed":
             if not isinstance(kind["size"], int) or not 0 <= kind["size"] <= _MOST_FIXED_BYTES:
@@ -214,10 +216,11 @@ class _Read:
         column = self.named(name)
         pairs = pc.list_flatten(column)
         rows = pc.list_parent_indices(column)
-        mine = pc.equal(pc.struct_field(pairs, 0), DELETE_FILE_PATH_FIELD)
+        key, value = (f"f{field_id + part}" for part in (1, 2))  # their field ids follow that of the map
+        mine = pc.equal(pc.struct_field(pairs, key), DELETE_FILE_PATH_FIELD)
         values: list[bytes | None] = [None] * self.table.num_rows
         found = zip(
-            pc.filter(rows, mine).to_pylist(), pc.filter(pc.struct_field(pairs, 1), mine).to_pylist(), strict=True
+            pc.filter(rows, mine).to_pylist(), pc.filter(pc.struct_field(pairs, value), mine).to_pylist(), strict=True
         )
         for row, value in found:
             values[row] = value
@@ -230,7 +233,8 @@ def _columns(
     status = read.column(0).cast(pa.int8())
     content = pc.fill_null(read.column(134), 0).cast(pa.int8())
     records = read.column(103)
-    index, partitions = _partitions([read.named(name) for name in read.flat.partition], sum(counts), layout)
+    fields = [read.named(read.flat.partition[field_id]) for field_id in layout.field_ids]
+    index, partitions = _partitions(fields, sum(counts), layout)
     columns = {
         "status": status,
         "content": content,

@@ -50,9 +50,12 @@ class Decoded:
 
 
 def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wanted]:
-    """Manifests with their cache keys: path, length, inherited values, and partition types."""
+    """Manifests with their cache keys: path, length, inherited values, ids and types of partition fields."""
     layouts = {spec_id: table.layout(spec_id) for spec_id in {each.partition_spec_id for each in manifests}}
-    kinds = {spec_id: f"{spec_id}:{','.join(map(str, layout.types))}" for spec_id, layout in layouts.items()}
+    kinds = {
+        spec_id: f"{spec_id}:{layout.field_ids}:{','.join(map(str, layout.types))}"
+        for spec_id, layout in layouts.items()
+    }
     return [
         Wanted(
             manifest,
@@ -109,7 +112,7 @@ def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) ->
 
 def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     path = wanted.manifest.manifest_path
-    entries = read_entries(io, wanted.manifest, careful=True)
+    entries = read_entries(io, wanted.manifest, wanted.layout, careful=True)
     with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE, RESTORE):  # a value that is not valid
         return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
 

@@ -7,15 +7,15 @@ Spark would write every row as it read it, so that no row count reveals the chan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyiceberg.schema import make_compatible_name
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+from pyiceberg.types import FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 from compactor.iceberg.tables import TableView
-from compactor.manifests.live_files import LiveFile
+from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason, Refusal
 
@@ -25,8 +25,8 @@ WRITTEN_FORMAT: Final = "write.format.default"
 
 
 def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> Refusal | None:
-    """Why Spark would misread the files, by the partition's source column or by row ids, or write columns wrongly, by
-    their names; None if it would not.
+    """Why Spark would misread the files, by the partition's source column, by row ids, by types or by the columns that
+    deletes compare, or write columns wrongly, by their names; None if it would not.
     """
     field = _nullable_partition_source(table, key.spec_id)
     if field is not None:
@@ -45,7 +45,33 @@ def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> R
     with_ids = [file.entry for file in files if file.entry.first_row_id is not None]
     if with_ids and (written == ORC or any(entry.file_format == ORC for entry in with_ids)):
         return Refusal(Reason.ORC_ROW_IDS, "rows in ORC have ids, which Spark does not read: they would get new ones")
+    columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - find_field raises per miss
+    unreadable = next(filter(_is_geospatial, columns.values()), None)
+    if unreadable is not None:
+        return Refusal(
+            Reason.TYPE_NOT_SUPPORTED,
+            f"column {unreadable.name} has type {unreadable.field_type}, which Spark cannot read: such files are only "
+            "copied, where their row groups are large enough",
+        )
+    fixed = _compared_fixed(columns, files)
+    if fixed is not None:
+        return Refusal(
+            Reason.EQUALITY_DELETES,
+            f"equality deletes compare column {fixed} of type fixed: Iceberg's reader takes the last value of a delete "
+            "file for all of them, and deleted rows would come back; convert these deletes first (`firnline convert`)",
+        )
     return None
+
+
+def _is_geospatial(field: NestedField) -> bool:
+    return str(field.field_type).startswith(("geometry", "geography"))
+
+
+def _compared_fixed(columns: Mapping[int, NestedField], files: Sequence[LiveFile]) -> str | None:
+    """The name of a column of type fixed, at any level, that equality deletes compare (apache/iceberg 11239)."""
+    ids = {field_id for delete in deletes_of(files) for field_id in delete.equality_ids}
+    fixed = (columns[each].name for each in ids if each in columns and isinstance(columns[each].field_type, FixedType))
+    return next(fixed, None)
 
 
 def _nullable_partition_source(table: TableView, spec_id: int) -> str | None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -148,10 +148,18 @@ def manifests(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[PrimitiveType, ...
 
 
 def written(
-    path: Path, line: dict[str, Any], kinds: tuple[PrimitiveType, ...], entries: list[dict[str, Any]]
+    path: Path,
+    line: dict[str, Any],
+    kinds: tuple[PrimitiveType, ...],
+    entries: list[dict[str, Any]],
+    order: Sequence[int] | None = None,
 ) -> ManifestFile:
+    """`order`: in which the partition records list their fields; the values of the entries are in this order."""
     partition = StructType(
-        *(NestedField(1000 + number, f"p {number}", kind, required=False) for number, kind in enumerate(kinds))
+        *(
+            NestedField(1000 + number, f"p {number}", kinds[number], required=False)
+            for number in (range(len(kinds)) if order is None else order)
+        )
     )
     data_file = data_file_with_partition(partition, 3)
     schema = manifest_entry_schema_with_data_file(3, data_file)
@@ -178,7 +186,8 @@ def written(
 
 
 def reference(manifest: ManifestFile, layout: PartitionLayout) -> list[Any]:
-    return [file_entry(each, manifest.manifest_path, layout) for each in read_entries(load_file_io({}), manifest)]
+    entries = read_entries(load_file_io({}), manifest, layout)
+    return [file_entry(each, manifest.manifest_path, layout) for each in entries]
 
 
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -187,7 +196,7 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
     """Alone and joined with others, as columns of objects, and after a stay on disk. Texts: NaN equals NaN."""
     disk = ManifestDisk(tmp_path / "disk", 10**9)
     kinds = given_manifests[0][1]
-    layout = PartitionLayout(4, tuple(map(str, range(len(kinds)))), kinds, ())
+    layout = layout_of(kinds)
     same = [each for each in given_manifests if each[1] == kinds]
     made = [written(tmp_path / f"{uuid.uuid4()}.avro", *each) for each in same]
     raws = [RawManifest(manifest, Path(manifest.manifest_path).read_bytes()) for manifest in made]
@@ -201,6 +210,39 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
         assert len({entry.key for entry in expected}) == len(
             set(columns.partitions.hashes[columns.numbers("partition")].tolist())
         )
+
+
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(given=manifests(), data=st.data())
+def test_partition_values_are_matched_by_field_id(tmp_path: Path, given: Any, data: st.DataObject) -> None:
+    """A manifest may list the fields of its partition records in another order, and more of them than the spec."""
+    line, kinds, entries = given
+    layout = layout_of(kinds)
+    expected = [(each.path, each.key) for each in reference(written(tmp_path / "in_order.avro", *given), layout)]
+    order = data.draw(st.permutations(range(len(kinds) + 1)))
+    for entry in entries:
+        values = [*entry["file"]["partition"]._data, "x"]
+        entry["file"]["partition"] = Record(*(values[number] for number in order))
+    manifest = written(tmp_path / "other.avro", line, (*kinds, StringType()), entries, order)
+    (columns,) = decode_manifests([RawManifest(manifest, (tmp_path / "other.avro").read_bytes())], {4: layout})
+    assert [(each.path, each.key) for each in columns] == expected
+    assert [(each.path, each.key) for each in reference(manifest, layout)] == expected
+
+
+def test_a_manifest_without_a_partition_field_is_refused_by_name(tmp_path: Path) -> None:
+    manifest = one_entry(tmp_path / "m.avro")
+    layout = layout_of((StringType(),))
+    with pytest.raises(RetryError, match=r"m\.avro.*no partition field name 0"):
+        decode(
+            load_file_io({}),
+            [Wanted(manifest, layout, "key")],
+            [RawManifest(manifest, (tmp_path / "m.avro").read_bytes())],
+        )
+
+
+def layout_of(kinds: tuple[PrimitiveType, ...]) -> PartitionLayout:
+    names, ids = (tuple(f"name {number}" for number in range(len(kinds))), tuple(range(1000, 1000 + len(kinds))))
+    return PartitionLayout(4, names, kinds, (), field_ids=ids)
 
 
 def test_row_ids_start_anew_in_each_manifest(tmp_path: Path) -> None:

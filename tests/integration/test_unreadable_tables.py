@@ -26,7 +26,7 @@ def test_every_table_that_cannot_be_read_is_named(tmp_path: Path, command: str) 
         if name == "gone":
             metadata.unlink()
         if name == "strange":
-            metadata.write_text(metadata.read_text().replace('"long"', '"variant"'))
+            metadata.write_text(metadata.read_text().replace('"long"', '"polygon"'))
     config = tmp_path / "firnline.yaml"
     config.write_text(yaml.safe_dump({"catalogs": {"lake": properties}}))
     done = CliRunner().invoke(main, ["-c", str(config), command])
@@ -36,5 +36,5 @@ def test_every_table_that_cannot_be_read_is_named(tmp_path: Path, command: str) 
     assert len([line for line in said if "lake.db.gone cannot be loaded" in line]) == 1
     (strange,) = (line for line in said if "lake.db.strange" in line)
     assert "PyIceberg cannot parse its metadata" in strange
-    assert "variant" in strange
+    assert "polygon" in strange
     assert "pydantic" not in done.stderr

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 
 from compactor.filters.selection import count_selection
 from compactor.filters.where import bind_where
+from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.inventory import Inventory, take_inventory
 from compactor.planning.plan_table import Request, plan_table
 from tests.conftest import Lake
-from tests.integration.table_kit import delete_equal, run
+from tests.integration.table_kit import delete_equal, planned, run
 
 pytestmark = pytest.mark.spark
 
@@ -233,3 +238,50 @@ def test_files_can_be_left_out_by_their_bounds_and_their_deletes_stay(lake: Lake
     assert len(lake.live_files(table_name)) == 4
     lake.compact(table_name, force=True)
     assert lake.rows(table_name) == rows
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], list[Any]], None]) -> None:
+    """An Avro file with another schema or other records."""
+    with path.open("rb") as file:
+        reader = fastavro.reader(file)
+        records, metadata = list(reader), dict(reader.metadata)
+    schema = json.loads(metadata.pop("avro.schema"))
+    del metadata["avro.codec"]
+    change(schema, records)
+    with path.open("wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(schema), records, metadata=metadata)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file as it was
+
+
+def in_another_order(lake: Lake, table: str) -> None:
+    """Turn the partition records of the table's manifests around, as their writer may list the fields in any order."""
+
+    def turned(schema: dict[str, Any], _entries: list[Any]) -> None:
+        (data_file,) = (each["type"] for each in schema["fields"] if each["name"] == "data_file")
+        (partition,) = (each["type"] for each in data_file["fields"] if each["name"] == "partition")
+        partition["fields"].reverse()
+
+    def measured(_schema: dict[str, Any], manifests: list[Any]) -> None:
+        for each in manifests:
+            each["manifest_length"] = Path(plain_path(each["manifest_path"])).stat().st_size
+
+    view = lake.view(table)
+    assert view.snapshot is not None
+    for manifest in view.manifests():
+        rewritten(Path(plain_path(manifest.manifest_path)), turned)
+    rewritten(Path(plain_path(view.snapshot.manifest_list)), measured)
+
+
+def test_partition_fields_in_another_order(lake: Lake, table_name: str) -> None:
+    """Field ids tell which is which (spec), not their place."""
+    lake.sql(f"CREATE TABLE lake.{table_name} (id int, p int, q int) USING iceberg PARTITIONED BY (p, q)")
+    for number in range(6):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 1, 7), ({number}, 2, 8)")
+    rows = lake.rows(table_name)
+    in_another_order(lake, table_name)
+    plan = planned(lake, table_name, where="p = 1")
+    assert [group.file_group.partition for group in plan.groups] == [{"p": 1, "q": 7}]
+    result = lake.compact(table_name, where="p = 1", force=True)
+    assert sum(group.rewritten.files_in for group in result.groups) == 6
+    assert lake.rows(table_name) == rows
+    assert len(lake.live_files(table_name)) == 7

@@ -472,10 +472,18 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "the spark engine counts as deleted what it has not written (StarRocks 77797)",
-        "compactor/rewrite/tasks/spark_scan.py",
-        "rows_deleted=deleted,",
-        "rows_deleted=sum(int(task.file().recordCount()) for task in scan_tasks) - rows_out,",
+        "compactor/rewrite/tasks/runner.py",
+        "rows_deleted=written.rows_deleted if deleted is None else deleted,",
+        "rows_deleted=sum(file.entry.records for file in files) - written.rows_out,",
         f"{_FILES}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
+    ),
+    Mutation(
+        "8",
+        "the spark engine takes positions beyond a file's end for deleted rows",
+        "compactor/rewrite/deletes/key_search.py",
+        "int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file",
+        "len(by_position.get(file.location, NO_POSITIONS)) for file",
+        "tests/unit/rewrite/test_key_search.py::test_positions_beyond_the_end_of_a_file_are_no_deleted_rows",
     ),
     Mutation(
         "8",
@@ -559,6 +567,22 @@ MUTATIONS: Final = (
         "tests/integration/test_broken_rules.py::test_a_damaged_page_is_not_written_anew_as_if_it_were_sound",
     ),
     # --- 9 field ids ---
+    Mutation(
+        "9",
+        "partition fields of a manifest are taken by their place",
+        "compactor/manifests/decoder.py",
+        "fields = [read.named(read.flat.partition[field_id]) for field_id in layout.field_ids]",
+        "fields = [read.named(name) for name in list(read.flat.partition.values())[: len(layout.names)]]",
+        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
+    ),
+    Mutation(
+        "9",
+        "partition fields of an unusual manifest are taken by their place",
+        "compactor/iceberg/manifest_entries.py",
+        "wanted = self.read_schema if self._layout is None else self._in_order(self._layout)",
+        "wanted = self.read_schema",
+        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
+    ),
     Mutation(
         "9",
         "columns are matched by name",

@@ -123,7 +123,8 @@ RULES: Final = (
         "What filters find",
         "A query finds after a rewrite every row that it found before. Readers skip files and row groups by bounds, "
         "dictionaries and bloom filters, but compare NaN, -0.0 and UUIDs in different ways: what one of them "
-        "misunderstands, `encode` does not write.",
+        "misunderstands, `encode` does not write: unlike Iceberg's writer, no upper bound for a column with NaN (which "
+        "Spark sorts last), and bounds of zero that take both zeros in.",
         "`test_filters_find_what_other_readers_compare_otherwise` asks Spark. What row groups that are copied say of "
         "their values stays as it is.",
     ),
@@ -133,8 +134,10 @@ RULES: Final = (
         "The `spark` engine writes what Iceberg's reader in Spark reads, and counts cannot tell where that is not what "
         "the files hold. It reads row by row, without its cache of deletes; what it misreads even so (files without "
         "field ids and name mapping, timestamps in another unit than the table's, nulls of a struct that a partition "
-        "column lies in, structs whose columns were all replaced or that begin with a default, row ids in ORC) is left "
-        "alone. Nulls in required columns and decimals that do not fit raise an error.",
+        "column lies in, structs whose columns were all replaced or that begin with a default, row ids in ORC, "
+        "equality deletes by fixed values) is left alone. Nulls in required columns and decimals that do not fit raise "
+        "an error. "
+        "Deleted rows are counted by firnline's own readers, so that deletes that are misread show in the row check.",
         "A partition that Spark reads as another one is seen when it has been written: "
         "`test_rows_that_spark_reads_into_another_partition_are_left_alone`.",
     ),

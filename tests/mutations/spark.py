@@ -45,6 +45,15 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "spark",
+        "equality deletes by fixed values are left to Iceberg's reader (apache/iceberg 11239)",
+        "compactor/planning/spark_misreads.py",
+        "isinstance(columns[each].field_type, FixedType)",
+        "isinstance(columns[each].field_type, StructType)",
+        "tests/integration/test_spark_engine.py::"
+        "test_equality_deletes_by_fixed_values_are_left_to_a_conversion[alone-deletes0]",
+    ),
+    Mutation(
+        "spark",
         "what only Spark can do is planned although it would change rows",
         "compactor/planning/engine.py",
         "if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:",

@@ -1,4 +1,4 @@
-"""Find the rows that equality deletes delete: only key columns are read, of row groups that can hold such a row.
+"""Find or count the rows that deletes delete: of data files only key columns are read, of row groups that can hold one.
 
 Runs on an executor: plain values in, plain values out. Nothing is written.
 """
@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
+from pyroaring import BitMap64
 
 from compactor.credentials.vended import VendedCredential
+from compactor.iceberg.opaque_types import parsed_schema
 from compactor.manifests.tails import of_all
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
@@ -121,7 +122,7 @@ def search_refusal(task: KeySearch) -> Refusal | None:
     """Why the deletes cannot be compared, by the schema and the formats of delete files alone; reads no file."""
     by_value = of_all(each.equality_deletes for each in task.inputs)
     by_position = of_all(each.position_deletes for each in task.inputs)
-    return equality_refusal(Schema.model_validate_json(task.schema_json), by_value) or delete_refusal(by_position)
+    return equality_refusal(parsed_schema(task.schema_json), by_value) or delete_refusal(by_position)
 
 
 def search(task: KeySearch, host: HostMemory | None = None) -> FoundRows | Refusal:
@@ -142,12 +143,35 @@ def search(task: KeySearch, host: HostMemory | None = None) -> FoundRows | Refus
         return error.refusal
 
 
+def count_deleted(task: KeySearch) -> int | Refusal:
+    """The number of rows of the inputs that their deletes delete. Of files in Parquet where deletes compare values.
+
+    Raises:
+        GiveUpError: a data file or delete file is damaged, or contradicts its manifest entry.
+        RetryError: the store does not answer.
+    """
+    refusal, rows = search_refusal(task), 0
+    if refusal is not None:
+        return refusal
+    if any(file.equality_deletes for file in task.inputs):
+        found = search(task)
+        if isinstance(found, Refusal):
+            return found
+        rows = sum(len(BitMap64.deserialize(positions)) for positions in found.by_value.values())
+    store = byte_store_for(task.inputs[0].location, dict(task.storage), task.vended)
+    with this_host().reserved(deletes_memory(task.inputs)):
+        by_position = deleted_positions(store, {file.location: file.position_deletes for file in task.inputs})
+    return rows + sum(
+        int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file in task.inputs
+    )
+
+
 class _Search:
     def __init__(self, task: KeySearch, store: ByteStore) -> None:
         self._task = task
         self._store = store
         self._counted = _Counted(store)
-        schema = Schema.model_validate_json(task.schema_json)
+        schema = parsed_schema(task.schema_json)
         check_same_deletes(task.inputs)
         deletes = dict.fromkeys(of_all(file.equality_deletes for file in task.inputs))
         self._deletes = EqualityDeletes(store, schema, deletes)

@@ -21,6 +21,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.iceberg.opaque_types import parsed_schema
 from compactor.manifests.tails import of_all
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import (
@@ -185,7 +186,7 @@ def _written(task: EncodeTask) -> WrittenSchema:
 
 def _schema(task: EncodeTask) -> Schema:
     try:
-        return Schema.model_validate_json(task.schema_json)
+        return parsed_schema(task.schema_json)
     except ValueError as error:
         raise refused(Reason.TYPE_NOT_SUPPORTED, f"PyIceberg does not know this table's schema: {error}") from error
 

@@ -25,7 +25,7 @@ from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
-from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, count_deleted, search
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
 from compactor.rewrite.deletes.row_maps import NONE, InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal, encoded_schema
@@ -483,6 +483,17 @@ def attempt_search(task: KeySearch) -> FoundRows | Refusal | FirnlineError:
     """Search deleted rows and return the outcome, errors included. Runs on an executor."""
     outcome = _outcome_of(partial(search, task))
     reduce_task_overhead()
+    return outcome
+
+
+def attempt_count(task: KeySearch) -> int | Refusal | FirnlineError:
+    """Count deleted rows and return the outcome, errors included; a refusal where another reader may read the files.
+    Runs on an executor.
+    """
+    outcome = _outcome_of(partial(count_deleted, task))
+    reduce_task_overhead()
+    if isinstance(outcome, GiveUpError) and outcome.reason not in DAMAGE:
+        return Refusal(outcome.reason, str(outcome))
     return outcome
 
 

@@ -15,23 +15,32 @@ from pyspark.sql import SparkSession
 
 from compactor.credentials.renewing_file_io import vended_of
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.iceberg.manifest_entries import Content
 from compactor.locations import attempt_location
 from compactor.manifests.executor_job import SCHEDULER_POOL
-from compactor.manifests.live_files import LiveFile
+from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.partitions import PartitionKey
 from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted, refused_request
 from compactor.planning.plan_table import PlannedGroup, TablePlan
-from compactor.planning.spark_misreads import misread
+from compactor.planning.spark_misreads import PARQUET, misread
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.row_maps import InputRows
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks.input_metrics import InputMetrics, TaskId
-from compactor.rewrite.tasks.output_task import MixedFile, TaskAttempt, TaskInput, TaskResult, attempt_tasks, run_task
+from compactor.rewrite.tasks.output_task import (
+    MixedFile,
+    TaskAttempt,
+    TaskInput,
+    TaskResult,
+    attempt_count,
+    attempt_tasks,
+    run_task,
+)
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
-from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, storage_of
+from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, search_task, storage_of
 from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
 from compactor.spark.planned_tasks import overlooked_delete, planned_scan_tasks
 from compactor.storage.byte_store import RENEWING
@@ -269,6 +278,7 @@ class OutputTaskRunner:
         group = self._plan.groups[task.group].file_group
         files = group.tasks[task.position]
         self._check_for_spark(group.key, files)
+        deleted = self._count_deleted(files)
         scan_tasks = self._table.jvm.java.util.ArrayList()
         scan_id, ordered = f"{self._run_id}-{task.group}-{task.position}", is_sorted(self._plan.table)
         try:
@@ -293,11 +303,32 @@ class OutputTaskRunner:
             files_in=len(files),
             bytes_in=sum(file.size for file in files),
             bytes_out=written.bytes_out,
-            rows_deleted=written.rows_deleted,
+            rows_deleted=written.rows_deleted if deleted is None else deleted,
             rows_out=written.rows_out,
             seconds=time.monotonic() - started,
             bytes_decoded=sum(file.size for file in files),
         )
+
+    def _count_deleted(self, files: Sequence[LiveFile]) -> int | None:
+        """The rows that deletes delete, by our own readers: Iceberg's own count would agree with what it misreads.
+
+        None: they cannot count them. They read Parquet, vectors, and what `encode` compares.
+
+        Raises:
+            FirnlineError: by class the reaction.
+        """
+        deletes = deletes_of(files)
+        if not deletes:
+            return 0
+        by_value = any(delete.content is Content.EQUALITY_DELETES for delete in deletes)
+        if by_value and any(file.entry.file_format != PARQUET for file in files):
+            return None
+        context = self._session.sparkContext
+        task = search_task(self._plan.table, files)
+        (counted,) = context.parallelize([task], 1).map(attempt_count).collect()
+        if isinstance(counted, FirnlineError):
+            raise counted
+        return None if isinstance(counted, Refusal) else counted
 
     def _with_all_deletes(self, scan_task: Any, file: LiveFile) -> Any:
         """The scan task.
@@ -329,7 +360,7 @@ class OutputTaskRunner:
         found = misread(table, key, files) or misread_files(store, schemas, files, mapping)
         if found is not None:
             raise GiveUpError(
-                f"a file group of {table.name} is not rewritten, because Spark would change rows: {found.sentence}",
+                f"a file group of {table.name} is not rewritten, because Spark would not keep rows: {found.sentence}",
                 reason=found.reason,
             )
 

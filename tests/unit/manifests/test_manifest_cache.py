@@ -390,7 +390,7 @@ def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Ca
 def test_two_partitions_of_one_hash_are_not_mixed(catalogs: Catalogs) -> None:
     """A collision of 64 bits is unlikely, merging two partitions would be fatal: one of them is left alone instead."""
     view = append(catalogs)
-    layout = PartitionLayout(0, ("part",), (view.metadata.schema().fields[0].field_type,), ())  # type: ignore[arg-type]
+    layout = PartitionLayout(0, ("part",), (view.metadata.schema().fields[0].field_type,), (), field_ids=(1000,))  # type: ignore[arg-type]
     (entry,) = next(iter(read(ManifestCache(2**24), view, view.manifests())))
     first, second = (
         entry._replace(path=path, key=layout.key((value,)), partition=(value,)) for path, value in (("a", 1), ("b", 2))

@@ -192,6 +192,16 @@ def test_bounds_of_zero_take_both_zeros_in() -> None:
         assert metrics.upper_bounds == {1: struct.pack("<d", 0.0)}
 
 
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zeros_beside_nan(zero: float) -> None:
+    """Iceberg's writer gives the least and the greatest number; the spec demands no bound, and no NaN in one. With an
+    upper bound, Iceberg's filters skip the file for `x > 0`, which NaN meets in Spark.
+    """
+    metrics = metrics_of(DoubleType(), [[math.nan, zero]], "full")
+    assert metrics.lower_bounds == {1: struct.pack("<d", -0.0)}
+    assert (metrics.upper_bounds, metrics.nan_value_counts) == ({}, {1: 1})
+
+
 @pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
 def test_readers_that_sort_nan_last_find_it_above_every_number(kind: PrimitiveType) -> None:
     """By no bound, and by no count from which Iceberg's filters conclude that there is nothing to compare."""

@@ -18,7 +18,7 @@ from compactor.reasons import Refusal
 from compactor.rewrite.deletes import key_search
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.key_ranges import Values
-from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, count_deleted, search
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.deletes.written_deletes import position_file
@@ -97,12 +97,25 @@ def test_the_rows_are_those_of_a_plain_comparison(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(key_search, "FETCHED_WHOLE", 0)
         patched.setattr(key_search, "EXCLUDES", 1e9 if filters else 0.99)
-        result = search(KeySearch(tuple(inputs), SCHEMA.model_dump_json()))
+        task = KeySearch(tuple(inputs), SCHEMA.model_dump_json())
+        result, counted = search(task), count_deleted(task)
     assert isinstance(result, FoundRows)
+    assert counted == len([each for each in gone if each < len(files[0][0])]) + sum(
+        len(found) for found, _ in expected.values()
+    )
     assert {
         location: (set(unpacked(positions).tolist()), set(unpacked(result.by_position[location]).tolist()))
         for location, positions in result.by_value.items()
     } == expected
+
+
+def test_positions_beyond_the_end_of_a_file_are_no_deleted_rows(tmp_path: Path) -> None:
+    """Of data files in other formats only positions are looked at, never the file."""
+    location, delete = f"file://{tmp_path}/data.orc", tmp_path / "positions.parquet"
+    data, _ = position_file(location, BitMap64([1, 2, 77]))
+    delete.write_bytes(data)
+    file = EncodeInput(location, 1, 3, position_deletes=(DeleteFile(f"file://{delete}", len(data)),))
+    assert count_deleted(KeySearch((file,), SCHEMA.model_dump_json())) == 2
 
 
 def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Path) -> None:
