@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import ValidationError
@@ -200,12 +201,25 @@ class Unchanged:
     known: KnownVersion
 
 
+LARGEST_OUTPUT: Final = 1.8
+"""Spark's `max-file-size-bytes`, as a multiple of the target."""
+
+
 @dataclass(frozen=True)
 class FileSizes:
-    """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change."""
+    """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change.
+
+    `most`: the largest output; None: `LARGEST_OUTPUT` of the target. No count depends on it.
+    """
 
     target: int
     small_below: int
+    most: int | None = field(default=None, compare=False)
+
+    @property
+    def largest(self) -> int:
+        """No output of several files is larger."""
+        return int(LARGEST_OUTPUT * self.target) if self.most is None else self.most
 
     def is_small(self, size: int) -> bool:
         return size < self.small_below
