@@ -229,7 +229,8 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
     """Target size and small-file bound: from the policy, else from the table property, else Iceberg's default.
 
     Raises:
-        InputError: the table property is not a positive number of 64 bits.
+        InputError: the table property is not a positive number of 64 bits, or the policy's sizes do not go with the
+            target.
     """
     target = policy.target_file_size
     if target == "table":
@@ -241,8 +242,12 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
                 f"bytes, at most {LARGEST:,}"
             )
         target = given
-    small_below = policy.min_file_size or int(target * policy.min_file_size_ratio)
-    return FileSizes(target, min(target, small_below))
+    problem = policy.unfit_for(target)
+    if problem is not None:
+        key, why = problem
+        raise InputError(f"policy.{key}: {why} (set by policy.target_file_size or write.target-file-size-bytes)")
+    least = policy.min_file_size
+    return FileSizes(target, int(target * policy.min_file_size_ratio) if least is None else least, policy.max_file_size)
 
 
 @dataclass

@@ -246,13 +246,14 @@ def _of_the_first(task: Task, read: Sequence[tuple[int, int, int]], limits: Grou
 
     The run reads the delete files of the first two in any case. Beside these it may read as much as the limits leave,
     or as much again if that is more: else each run would read all deletes for few data files, and never be done with a
-    table that gets more. If two files do not fit even so, only the number of files of a run counts.
+    table that gets more. If two files do not fit even so, only the number of files of a run counts; one of several
+    would become one again.
     """
     files, deletes, size = read[:2][-1]
     size -= sum(file.size for file in task[:files])
     needed = (0, size, requests_of(deletes, 0, size))
     fitting = _fitting(read, [least + max(least, there) for least, there in zip(needed, left, strict=True)])
-    return fitting or min(len(task), limits.files_of_run or len(task))
+    return fitting or (0 if limits.files_of_run == 1 < len(task) else min(len(task), limits.files_of_run or len(task)))
 
 
 def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:

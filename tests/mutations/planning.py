@@ -186,8 +186,8 @@ MUTATIONS: Final = (
         "defaults",
         "a partition is due from another number of small files than 5",
         "compactor/settings/policy.py",
-        "default=5,\n        ge=2,",
-        "default=2,\n        ge=2,",
+        "default=5,\n        ge=1,",
+        "default=2,\n        ge=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
     ),
     Mutation(

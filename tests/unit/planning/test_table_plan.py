@@ -12,6 +12,7 @@ from pyiceberg.typedef import Record
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.debt.table_changes import counts_of
+from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import DELETE_FILE_PATH_FIELD, Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.cache import ManifestCache
@@ -154,3 +155,42 @@ def test_beside_a_writer_the_service_waits_for_several_of_them(
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [10])
     assert planned(history, request_, time.time() + idle_seconds).dangling_from == least
+
+
+def test_a_target_below_the_minimum_size_is_refused(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10] * 6)
+    with pytest.raises(InputError, match="min_file_size: 900 bytes must be below the target of 100"):
+        planned_with(history, PolicyValues(target_file_size="table", min_file_size=900), 100)
+
+
+def planned_with(history: TableHistory, values: PolicyValues, target: int) -> TablePlan:
+    return plan_table(
+        history.view(), values.model_copy(update={"target_file_size": target}), ManifestCache(1 << 20), Request()
+    )
+
+
+def test_no_file_is_small_where_the_minimum_is_zero(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10] * 6)
+    assert planned_with(history, PolicyValues(min_file_size=0), 100).groups == ()
+    assert len(planned_with(history, PolicyValues(min_file_size=11), 100).groups) == 1
+
+
+def test_no_output_is_larger_than_the_maximum(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [60] * 6)
+    outputs = {
+        most: [len(task) for group in planned_with(history, PolicyValues(max_file_size=most), 100).groups
+               for task in group.file_group.tasks]
+        for most in (None, 120, 119)
+    }  # fmt: skip
+    assert outputs == {None: [2, 2, 2], 120: [2, 2, 2], 119: []}
+
+
+def test_a_run_of_one_file_joins_none(tmp_path: Path) -> None:
+    """A run of one file of several would copy it for nothing, and so would each run after it."""
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [60] * 6)
+    plan = planned_with(history, PolicyValues(max_files_to_rewrite=1), 100)
+    assert (plan.groups, plan.files_left) == ((), 6)
