@@ -102,7 +102,8 @@ OPTIONS: Final = (
     ),
     SparkOption(
         "remove-dangling-deletes", "false", only="true",
-        note="The same commit removes delete files that apply to rewritten files only.",
+        note="The same commit removes delete files that apply to rewritten files only, or to none; with a filter, of "
+        "the selected partitions.",
     ),
     SparkOption(
         "output-spec-id", "the table's current", refused="files keep their partition spec"
