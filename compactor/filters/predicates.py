@@ -207,6 +207,27 @@ def _holds(predicate: Predicate, test: Callable[[Leaf], bool]) -> bool:
         return True
 
 
+def pattern_parts(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:
+    """The characters of a pattern of LIKE, and whether each is a wildcard."""
+    parts: list[tuple[str, bool]] = []
+    position = 0
+    while position < len(pattern):
+        escaped = pattern[position] == escape and position + 1 < len(pattern)
+        position += escaped
+        parts.append((pattern[position], not escaped and pattern[position] in {"%", "_"} - {escape}))
+        position += 1
+    return parts
+
+
+_WILDCARDS: Final = {"%": ".*", "_": "."}
+
+
+@lru_cache(maxsize=64)
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = pattern_parts(pattern)
+    return re.compile("".join(_WILDCARDS[each] if wild else re.escape(each) for each, wild in parts), re.DOTALL)
+
+
 def _satisfies(leaf: Leaf, value: Any) -> bool:
     if value is None:
         return leaf.operator in {Operator.IS_NULL, Operator.NOT_NAN}
@@ -233,27 +254,6 @@ _COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.MATCHES: lambda value, pattern: _expression(pattern).fullmatch(value) is not None,
     Operator.NOT_MATCHES: lambda value, pattern: _expression(pattern).fullmatch(value) is None,
 }
-
-
-def pattern_parts(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:
-    """The characters of a pattern of LIKE, and whether each is a wildcard."""
-    parts: list[tuple[str, bool]] = []
-    position = 0
-    while position < len(pattern):
-        escaped = pattern[position] == escape and position + 1 < len(pattern)
-        position += escaped
-        parts.append((pattern[position], not escaped and pattern[position] in {"%", "_"} - {escape}))
-        position += 1
-    return parts
-
-
-_WILDCARDS: Final = {"%": ".*", "_": "."}
-
-
-@lru_cache(maxsize=64)
-def _expression(pattern: str) -> re.Pattern[str]:
-    parts = pattern_parts(pattern)
-    return re.compile("".join(_WILDCARDS[each] if wild else re.escape(each) for each, wild in parts), re.DOTALL)
 
 
 def prefix_of(pattern: str) -> str:

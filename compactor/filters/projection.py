@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyiceberg import expressions, transforms, types
 from pyiceberg.expressions import literals
@@ -73,7 +73,7 @@ def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, Primi
     }
 
     def show(leaf: Leaf, value: Any) -> str:
-        field = spec.fields[leaf.key]
+        field = spec.fields[cast("int", leaf.key)]
         return shown(field.transform, kinds.get(field.source_id), value)
 
     return Projection(
@@ -136,7 +136,7 @@ _WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Ope
 
 def _bound(leaf: Leaf, kind: PrimitiveType) -> expressions.BoundPredicate:
     # Optional, even if the schema says required: PyIceberg folds IS NULL of a required field in a struct to "never".
-    field = types.NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
+    field = types.NestedField(field_id=cast("int", leaf.key), name=leaf.name, field_type=kind, required=False)
     column = expressions.BoundReference(field=field, accessor=Accessor(position=0))
     constants = {_literal(kind, value) for value in leaf.values}
     many = len(constants) > 1
