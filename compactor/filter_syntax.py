@@ -7,7 +7,7 @@ joined by AND, OR, NOT and parentheses. The parser knows no table; binding.py ad
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, Literal
 
@@ -25,10 +25,20 @@ _TOKEN: Final = re.compile(
     |(?P<text>'(?:[^']|'')*')
     |(?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
     |(?P<word>[^\W\d][\w$]*)
-    |(?P<symbol><=|>=|<>|!=|==|[=<>(),.])
+    |(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),.])
     |(?P<end>\Z)
     )""",
     re.VERBOSE,
+)
+
+_WITH_WIDTH: Final = frozenset({"bucket", "truncate"})
+_TRANSFORMS: Final = {name: name for name in _WITH_WIDTH} | {
+    spelling: unit for unit in ("year", "month", "day", "hour") for spelling in (unit, f"{unit}s")
+}
+"""Names of Iceberg's functions in Spark, without `system.`, and of the transforms in partition specs."""
+_NO_FUNCTIONS: Final = (
+    "{name}(...) is not read: compare the column itself with a constant, which is converted to the column's type, as "
+    "in id = '12' or ts >= '2024-01-15'; of functions, only a partition's own: system.bucket(16, id), system.days(ts)"
 )
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is nan", "like"]
@@ -48,11 +58,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Test:
-    """A test of one column (full dotted name) against constants. LIKE has a second constant if ESCAPE is given."""
+    """A test of one column (full dotted name) against constants. LIKE has a second constant if ESCAPE is given.
+
+    `transform`: of the column's values, as Iceberg writes it: `bucket[16]`; empty: none.
+    """
 
     column: str
     operator: Operator
     constants: tuple[Constant, ...] = ()
+    transform: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,40 +203,44 @@ class _Parser:
             if constant.kind == "boolean" and not self.token.is_symbol(*_MIRRORED, *_SPELLINGS):
                 return Every(()) if constant.value else Some(())
             operator = self.comparison_operator("a comparison such as '='")
-            return Test(self.column(), _MIRRORED[operator], (constant,))  # type: ignore[arg-type]
-        column = self.column()
+            if self.starts_constant():
+                raise FilterSyntaxError("two constants are compared, which selects all or nothing: write true or false")
+            return replace(self.term(), operator=_MIRRORED[operator], constants=(constant,))  # type: ignore[arg-type]
+        term = self.term()
         if self.took_word("is"):
-            return self.is_test(column)
+            return self.is_test(term)
         negated = self.took_word("not")
-        test = self.word_test(column)
+        test = self.word_test(term)
         if test is not None:
             return Negated(test) if negated else test
         if negated:
             raise self.fail("IN, LIKE or BETWEEN after NOT")
         operator = self.comparison_operator("=, !=, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
-        return Test(column, operator, (self.constant(),))  # type: ignore[arg-type]
+        return replace(term, operator=operator, constants=(self.constant(),))  # type: ignore[arg-type]
 
-    def is_test(self, column: str) -> Node:
+    def is_test(self, term: Test) -> Node:
         negated = self.took_word("not")
         if self.took_word("null"):
-            test = Test(column, "is null")
+            test = term
         elif self.took_word("nan"):
-            test = Test(column, "is nan")
+            test = replace(term, operator="is nan")
         else:
             raise self.fail("NULL, NOT NULL or NAN after IS")
         return Negated(test) if negated else test
 
-    def word_test(self, column: str) -> Node | None:
+    def word_test(self, term: Test) -> Node | None:
         if self.took_word("in"):
-            return Test(column, "in", self.list_of_constants())
+            return replace(term, operator="in", constants=self.list_of_constants())
         if self.took_word("like"):
             pattern = self.constant()
-            return Test(column, "like", (pattern, self.constant()) if self.took_word("escape") else (pattern,))
+            escape = (self.constant(),) if self.took_word("escape") else ()
+            return replace(term, operator="like", constants=(pattern, *escape))
         if self.took_word("between"):
             low = self.constant()
             if not self.took_word("and"):
                 raise self.fail("AND between the two ends of BETWEEN")
-            return Every((Test(column, ">=", (low,)), Test(column, "<=", (self.constant(),))))
+            least, most = (low,), (self.constant(),)
+            return Every((replace(term, operator=">=", constants=least), replace(term, operator="<=", constants=most)))
         return None
 
     def list_of_constants(self) -> tuple[Constant, ...]:
@@ -236,10 +254,32 @@ class _Parser:
         return tuple(constants)
 
     def comparison_operator(self, expected: str) -> str:
+        if self.token.is_symbol("<=>"):
+            raise FilterSyntaxError("`<=>` is not read: write `=`, or `IS NULL` where both may be null")
         if not self.token.is_symbol(*_MIRRORED, *_SPELLINGS):
             raise self.fail(expected)
         symbol = self.take().text
         return _SPELLINGS.get(symbol, symbol)
+
+    def term(self) -> Test:
+        """What is tested: a column, or a transform of one. The operator is the default, IS NULL."""
+        name = self.column()
+        if not self.took_symbol("("):
+            return Test(name, "is null")
+        function = name.lower().rpartition("system.")[2]
+        if function not in _TRANSFORMS:
+            raise FilterSyntaxError(_NO_FUNCTIONS.format(name=name))
+        width = ""
+        if function in _WITH_WIDTH:
+            if self.token.kind != "number" or not self.token.text.isdigit():
+                raise self.fail(f"a whole number, as in {function}(16, id)")
+            width = f"[{int(self.take().text)}]"
+            if not self.took_symbol(","):
+                raise self.fail("',' and a column")
+        column = self.column()
+        if not self.took_symbol(")"):
+            raise self.fail("')'")
+        return Test(column, "is null", transform=_TRANSFORMS[function] + width)
 
     def column(self) -> str:
         parts = [self.name()]
@@ -264,8 +304,11 @@ class _Parser:
         if not self.starts_constant():
             if self.token.is_word("null"):
                 raise FilterSyntaxError("nothing equals NULL; write `IS NULL` or `IS NOT NULL`")
-            if self.token.kind in {"quoted", "word"}:
-                raise self.fail("a value (strings, dates and times are written in single quotes)")
+            if self.token.kind == "quoted":
+                text = self.token.text[1:-1].replace("'", "''")
+                raise self.fail(f"a value: text is written in single quotes, '{text}', and double quotes are for names")
+            if self.token.kind == "word":
+                raise self.fail("a value (strings, dates and times are written in single quotes; no function is read)")
             raise self.fail("a value")
         token = self.take()
         if token.is_word(*_TYPED):

@@ -43,6 +43,7 @@ COMMANDS: Final = CommandsByName(
         "plan": "plan:plan",
         "compact": "compact:compact",
         "convert": "convert:convert",
+        "manifests": "manifests:manifests",
         "debt": "debt:debt",
         "check-config": "check_config:check_config",
         "demo": "demo:demo",

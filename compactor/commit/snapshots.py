@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -87,7 +87,7 @@ class CommitSummary:
     `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
     commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer (not on
     tables of format version 3).
-    `deployment`: the id of the deployment; empty: none.
+    `deployment`: the id of the deployment; empty: none. `own`: the user's properties.
     """
 
     run_id: str
@@ -95,11 +95,13 @@ class CommitSummary:
     part: str = "1/1"
     rollback_on_conflict: bool = False
     deployment: str = ""
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def properties(self) -> dict[str, str]:
         """The summary properties."""
-        properties = {RUN_ID: self.run_id, ENGINES: ",".join(sorted(set(self.engines))), PART: self.part}
+        engines = ",".join(sorted(set(self.engines)))
+        properties = {**self.own, RUN_ID: self.run_id, ENGINES: engines, PART: self.part}
         if self.deployment:
             properties[DEPLOYMENT] = self.deployment
         if self.rollback_on_conflict:

@@ -1,8 +1,9 @@
 """Which small files of one partition are worth merging: the tiers of a log-structured merge, with proved bounds. Pure.
 
-Given the sizes of a partition's small files (all below `small_below` <= T, the target) and a growth factor k > 1:
+Given the sizes of a partition's small files (all below `small_below` <= 0.9 T, T being the target) and a growth factor
+k > 1:
 
-1. Sum >= T: merge all of them into outputs near T, none of which is small again.
+1. Sum >= T: merge them into outputs near T, none of which is small again. What cannot reach `small_below` is left out.
 2. Else, sizes ascending, merge the longest prefix whose sum is at least k times its largest member.
 
 *Bytes.* Under 1 and 2 a byte that arrived in a file of s bytes is rewritten at most ceil(log_k(T / s)) times. Proof: a
@@ -22,10 +23,9 @@ equal files, rewrites 2.73 bytes a byte at 9.97 open files on average; rule 2 re
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
-
-import numpy as np
+from itertools import accumulate
 
 EDGES_PER_OCTAVE = 4
 """Width of a step of the ledger's ladder: a factor of 2 ** (1/4), 19 %."""
@@ -82,39 +82,45 @@ def may_have_prefix(ladder: Sequence[tuple[int, int, int]], growth: float) -> bo
     return False
 
 
-def balanced(sizes: Sequence[int], target: int, least: int) -> list[tuple[int, int]]:
-    """Cut files, in order, into runs that become one output each: near `target`, none below `least` bytes.
+ROUND_UP_FROM = 0.75
+"""A rest of 75 % of the target or more becomes an output of its own. Outputs then average 87.5 to 175 % of the target
+(or one output is smaller, for lack of bytes), within the 75 to 180 % that count as healthy."""
+LEAST_AVERAGE = (1 + ROUND_UP_FROM) / 2
+
+
+def output_count(total_bytes: int, target: int) -> int:
+    """The number of outputs for `total_bytes` if files could be cut anywhere, at least one."""
+    whole, rest = divmod(total_bytes, target)
+    return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
+
+
+def near_target(sizes: Sequence[int], target: int, least: int, most: int) -> list[tuple[int, int]]:
+    """Cut files, in order, into runs that become one output each. Their number follows from sizes and `target` alone.
+
+    Each run ends at the file that brings it nearest to an even share of what is left; one that would stay below
+    `least` bytes is continued, and none exceeds `most` unless it is one file. There are `output_count` runs, or fewer
+    where files are too large to divide the bytes so.
 
     Returns:
-        (start, end) of each run, contiguous from 0. Files after the last run cannot reach `least` and are left out.
-        Sizes whose sum is below `least` or `target` become one run.
+        (start, end) of each run, contiguous, none empty. The last one may stay below `least`; another one does only if
+        the file after it does not fit.
     """
-    total = sum(sizes)
-    wanted = max(1, min(math.floor(total / target + 0.5), int(total // least) if least else 1))
-    runs = evenly(sizes, wanted)
-    if len(runs) <= 1 or min(sum(sizes[start:end]) for start, end in runs) >= least:
-        return runs
-    return _greedily(sizes, least)
-
-
-def evenly(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
-    """At most `count` contiguous runs of about equal bytes, none empty."""
-    own = np.asarray(sizes, np.float64)
-    total = own.sum()
-    if not total:
-        return [(0, len(sizes))] if sizes else []
-    middles = np.cumsum(own) - own / 2
-    run_of = np.minimum((middles * count / total).astype(np.int64), count - 1)
-    starts = np.flatnonzero(np.diff(run_of, prepend=run_of[0])).tolist()
-    return list(pairwise([0, *starts, len(sizes)]))
-
-
-def _greedily(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    start, total = 0, 0
-    for index, size in enumerate(sizes, 1):
-        total += size
-        if total >= least:
-            runs.append((start, index))
-            start, total = index, 0
+    ends, runs, start = [0, *accumulate(sizes)], list[tuple[int, int]](), 0
+    wanted = output_count(ends[-1], target)
+    while start < len(sizes):
+        begun, first, last = ends[start], start + 1, len(sizes)
+        left = ends[-1] - begun
+        share = begun + left // max(1, min(wanted - len(runs), int(left / (LEAST_AVERAGE * target))))
+        near = min(bisect_left(ends, share, first), last)
+        if near > first and share - ends[near - 1] < ends[near] - share:
+            near -= 1
+        enough = min(bisect_left(ends, begun + least, first), last)
+        fitting = bisect_right(ends, begun + most, first) - 1
+        end = max(first, min(max(near, enough), fitting))
+        runs.append((start, end))
+        start = end
+    if len(runs) > 1:
+        (before, end), (_, last) = runs[-2:]
+        if ends[last] - ends[end] < least and ends[last] - ends[before] <= most:
+            runs[-2:] = [(before, last)]
     return runs

@@ -6,17 +6,22 @@ Spark. Values that cannot be compared match: a predicate selects files to look a
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 
 class Operator(Enum):
-    """The test of a leaf; IN and NOT IN also stand for `=` and `!=`."""
+    """The test of a leaf; IN and NOT IN also stand for `=` and `!=`.
+
+    MATCHES has a pattern of LIKE, with a backslash as escape; STARTS_WITH the text before the only `%`, at the end.
+    """
 
     IN = "IN"
     NOT_IN = "NOT IN"
@@ -26,10 +31,22 @@ class Operator(Enum):
     AT_LEAST = ">="
     STARTS_WITH = "LIKE"
     NOT_STARTS_WITH = "NOT LIKE"
+    MATCHES = "matches"
+    NOT_MATCHES = "does not match"
     IS_NULL = "IS NULL"
     NOT_NULL = "IS NOT NULL"
     IS_NAN = "IS NAN"
     NOT_NAN = "IS NOT NAN"
+
+
+class Transformed(NamedTuple):
+    """The key of a column's values after a transform of a partition spec, as Iceberg writes it: `bucket[16]`, `day`."""
+
+    source: int
+    transform: str
+
+
+Key = int | Transformed
 
 
 @dataclass(frozen=True)
@@ -37,14 +54,14 @@ class Leaf:
     """One test of one value.
 
     Attributes:
-        key: A field id of a schema, or a position in a partition tuple.
+        key: A field id of a schema, or one with a transform, or a position in a partition tuple.
         name: The name of the column or partition field.
         operator: The test.
         values: Constants as Iceberg stores them (days, microseconds, uuids as 16 bytes): one, or any number for IN.
         also: More values that match, because of how writers store some values; not shown to people.
     """
 
-    key: int
+    key: Key
     name: str
     operator: Operator
     values: frozenset[Any] = frozenset()
@@ -151,7 +168,7 @@ def narrowed(predicate: Predicate) -> Predicate:
     return made if made == predicate else narrowed(made)
 
 
-def _given(predicate: Predicate, key: int, value: Any) -> Predicate:
+def _given(predicate: Predicate, key: Key, value: Any) -> Predicate:
     """The remaining predicate over the other keys if `key` has this value."""
 
     def rest(leaf: Leaf) -> Predicate:
@@ -172,7 +189,7 @@ def replaced(predicate: Predicate, new: Callable[[Leaf], Predicate]) -> Predicat
     return new(predicate)
 
 
-def matches(predicate: Predicate, value_of: Callable[[int], Any]) -> bool:
+def matches(predicate: Predicate, value_of: Callable[[Any], Any]) -> bool:
     """Whether one row or partition tuple satisfies `predicate`; True if a value is missing or cannot be compared."""
     return _holds(predicate, lambda leaf: _satisfies(leaf, value_of(leaf.key)))
 
@@ -188,6 +205,27 @@ def _holds(predicate: Predicate, test: Callable[[Leaf], bool]) -> bool:
         return test(predicate)
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
         return True
+
+
+def pattern_parts(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:
+    """The characters of a pattern of LIKE, and whether each is a wildcard."""
+    parts: list[tuple[str, bool]] = []
+    position = 0
+    while position < len(pattern):
+        escaped = pattern[position] == escape and position + 1 < len(pattern)
+        position += escaped
+        parts.append((pattern[position], not escaped and pattern[position] in {"%", "_"} - {escape}))
+        position += 1
+    return parts
+
+
+_WILDCARDS: Final = {"%": ".*", "_": "."}
+
+
+@lru_cache(maxsize=64)
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = pattern_parts(pattern)
+    return re.compile("".join(_WILDCARDS[each] if wild else re.escape(each) for each, wild in parts), re.DOTALL)
 
 
 def _satisfies(leaf: Leaf, value: Any) -> bool:
@@ -213,14 +251,21 @@ _COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.AT_LEAST: lambda value, limit: _is_nan(value) or value >= limit,
     Operator.STARTS_WITH: lambda value, prefix: value.startswith(prefix),
     Operator.NOT_STARTS_WITH: lambda value, prefix: not value.startswith(prefix),
+    Operator.MATCHES: lambda value, pattern: _expression(pattern).fullmatch(value) is not None,
+    Operator.NOT_MATCHES: lambda value, pattern: _expression(pattern).fullmatch(value) is None,
 }
+
+
+def prefix_of(pattern: str) -> str:
+    """The text that every match of a pattern begins with."""
+    return "".join(each for each, _ in takewhile(lambda part: not part[1], pattern_parts(pattern)))
 
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
 
 
-def may_match(predicate: Predicate, bounds_of: Callable[[int], Bounds]) -> bool:
+def may_match(predicate: Predicate, bounds_of: Callable[[Any], Bounds]) -> bool:
     """Whether any value within the bounds may satisfy `predicate`; each leaf is tested alone, so True too often."""
     return _holds(predicate, lambda leaf: _may_satisfy(leaf, bounds_of(leaf.key)))
 
@@ -233,18 +278,27 @@ def _may_satisfy(leaf: Leaf, bounds: Bounds) -> bool:
             return bounds.nans
         case Operator.NOT_NAN:
             return bounds.nulls or bounds.values
-        case Operator.NOT_NULL | Operator.NOT_IN:
+        case Operator.NOT_NULL:
             return bounds.nans or bounds.values
-        case Operator.GREATER | Operator.AT_LEAST if bounds.nans:
+        case Operator.GREATER | Operator.AT_LEAST | Operator.NOT_IN if bounds.nans:
             return True
         case _:
-            return bounds.values and (
-                _reaches(leaf, bounds.lower, bounds.upper) or any(_inside(value, bounds) for value in leaf.also)
-            )
+            return bounds.values and _any_satisfies(leaf, bounds)
+
+
+def _any_satisfies(leaf: Leaf, bounds: Bounds) -> bool:
+    """Whether a value that is neither null nor NaN may satisfy a leaf with constants."""
+    if bounds.lower is not None and bounds.lower == bounds.upper:  # then all are this one
+        return _satisfies(leaf, bounds.lower)
+    return _reaches(leaf, bounds.lower, bounds.upper) or any(_inside(value, bounds) for value in leaf.also)
 
 
 def _reaches(leaf: Leaf, lower: Any, upper: Any) -> bool:
-    """Whether a value between the bounds may satisfy a leaf with constants."""
+    """Whether a value between the bounds, of which there are several, may satisfy a leaf with constants."""
+    if leaf.operator in {Operator.NOT_IN, Operator.NOT_MATCHES}:
+        return True
+    if leaf.operator is Operator.MATCHES:
+        leaf = replace(leaf, operator=Operator.STARTS_WITH, values=frozenset({prefix_of(leaf.value)}))
     if leaf.operator is Operator.IN:
         ordered = _ordered(leaf.values)
         first = 0 if lower is None else bisect_left(ordered, lower)
@@ -291,7 +345,7 @@ def possible_values(predicate: Predicate, key: int) -> frozenset[Any] | None:
     return frozenset() if predicate.operator is Operator.IS_NULL else None
 
 
-def as_text(predicate: Predicate, show: Callable[[Leaf, Any], str], sets: AbstractSet[int] = frozenset()) -> str:
+def as_text(predicate: Predicate, show: Callable[[Leaf, Any], str], sets: AbstractSet[Key] = frozenset()) -> str:
     """SQL-like text. `TRUE`: everything matches, `FALSE`: nothing does.
 
     Args:
@@ -329,6 +383,10 @@ def _leaf_text(leaf: Leaf, show: Callable[[Leaf, Any], str], always_set: bool) -
     if leaf.operator in {Operator.STARTS_WITH, Operator.NOT_STARTS_WITH}:
         escaped = leaf.value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "''")
         return f"{leaf.name} {leaf.operator.value} '{escaped}%'"
+    if leaf.operator in {Operator.MATCHES, Operator.NOT_MATCHES}:
+        negated = "NOT " if leaf.operator is Operator.NOT_MATCHES else ""
+        quoted = leaf.value.replace("'", "''")
+        return f"{leaf.name} {negated}LIKE '{quoted}'"
     if not leaf.values:
         return f"{leaf.name} {leaf.operator.value}"
     return f"{leaf.name} {leaf.operator.value} {show(leaf, leaf.value)}"

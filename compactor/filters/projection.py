@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyiceberg import expressions, transforms, types
 from pyiceberg.expressions import literals
@@ -29,9 +29,11 @@ from compactor.filters.predicates import (
     Leaf,
     Operator,
     Predicate,
+    Transformed,
     all_of,
     as_text,
     possible_values,
+    prefix_of,
     replaced,
 )
 from compactor.partitions import to_json
@@ -71,7 +73,7 @@ def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, Primi
     }
 
     def show(leaf: Leaf, value: Any) -> str:
-        field = spec.fields[leaf.key]
+        field = spec.fields[cast("int", leaf.key)]
         return shown(field.transform, kinds.get(field.source_id), value)
 
     return Projection(
@@ -87,6 +89,12 @@ def _buckets(predicate: Predicate, position: int, name: str, of: int) -> Buckets
 
 
 def _project(leaf: Leaf, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]) -> Predicate:
+    if isinstance(leaf.key, Transformed):
+        return all_of(
+            _as_written(replace(leaf, key=position, name=field.name), field, kinds[field.source_id])
+            for position, field in enumerate(spec.fields)
+            if (field.source_id, str(field.transform)) == leaf.key
+        )
     return all_of(
         _project_leaf(leaf, kinds[leaf.key], position, field)
         for position, field in enumerate(spec.fields)
@@ -95,6 +103,9 @@ def _project(leaf: Leaf, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]
 
 
 def _project_leaf(leaf: Leaf, kind: PrimitiveType, position: int, field: PartitionField) -> Predicate:
+    is_pattern = leaf.operator in {Operator.MATCHES, Operator.NOT_MATCHES}
+    if is_pattern and isinstance(field.transform, transforms.IdentityTransform):
+        return replace(leaf, key=position, name=field.name)
     for weaker in _weaker_and_weaker(leaf):
         try:
             projected = field.transform.project(field.name, _bound(weaker, kind))
@@ -114,6 +125,8 @@ def _weaker_and_weaker(leaf: Leaf) -> Iterator[Leaf]:
     yield leaf
     if leaf.operator in _WITH_END_POINT:
         yield replace(leaf, operator=_WITH_END_POINT[leaf.operator])
+    if leaf.operator is Operator.MATCHES:
+        yield replace(leaf, operator=Operator.STARTS_WITH, values=frozenset({prefix_of(leaf.value)}))
     if leaf.operator not in {Operator.IS_NULL, Operator.NOT_NAN}:
         yield Leaf(leaf.key, leaf.name, Operator.NOT_NULL)
 
@@ -123,7 +136,7 @@ _WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Ope
 
 def _bound(leaf: Leaf, kind: PrimitiveType) -> expressions.BoundPredicate:
     # Optional, even if the schema says required: PyIceberg folds IS NULL of a required field in a struct to "never".
-    field = types.NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
+    field = types.NestedField(field_id=cast("int", leaf.key), name=leaf.name, field_type=kind, required=False)
     column = expressions.BoundReference(field=field, accessor=Accessor(position=0))
     constants = {_literal(kind, value) for value in leaf.values}
     many = len(constants) > 1
@@ -166,10 +179,16 @@ def _as_written(leaf: Leaf, field: PartitionField, kind: PrimitiveType) -> Predi
     return leaf
 
 
-def _one_later_before_1970(leaf: Leaf) -> Leaf:
-    if leaf.operator is Operator.IN:
+def _one_later_before_1970(leaf: Leaf) -> Predicate:
+    if leaf.operator is Operator.LESS:
+        leaf = replace(leaf, operator=Operator.AT_MOST, values=frozenset({leaf.value - 1}))
+    if leaf.operator is Operator.NOT_IN:
+        values = frozenset(value for value in leaf.values if value > 0)
+        if not values:
+            return Leaf(leaf.key, leaf.name, Operator.NOT_NULL)
+    elif leaf.operator is Operator.IN:
         values = leaf.values | {value + 1 for value in leaf.values if value < 0}
-    elif leaf.operator in {Operator.LESS, Operator.AT_MOST} and leaf.value < 0:
+    elif leaf.operator is Operator.AT_MOST and leaf.value < 0:
         values = frozenset({leaf.value + 1})
     else:
         return leaf

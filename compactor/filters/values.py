@@ -22,7 +22,7 @@ from pyiceberg import types
 from pyiceberg.types import PrimitiveType
 
 from compactor.filter_syntax import Constant
-from compactor.filters.predicates import NOTHING, Leaf, Operator, Predicate, all_of, any_of
+from compactor.filters.predicates import NOTHING, Key, Leaf, Operator, Predicate, all_of, any_of
 
 NANOS_PER_SECOND: Final = 1_000_000_000
 NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND
@@ -68,12 +68,40 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
         raise ValueError(f"{shown} is not a value of type {kind}; write {example(kind)}") from None
 
 
+_CALENDAR: Final = {
+    "year": (re.compile(r"(\d{4})", re.ASCII), "2024"),
+    "month": (re.compile(r"(\d{4})-(\d{2})", re.ASCII), "2024-01"),
+    "hour": (re.compile(r"(\d{4})-(\d{2})-(\d{2})-(\d{2})", re.ASCII), "2024-01-15-10"),
+}
+
+
+def calendar_value(unit: str, constant: Constant) -> Value:
+    """A year, month or hour, written as in the names of partition folders, as the number since 1970.
+
+    Raises:
+        ValueError: the constant is none; the message shows how to write one.
+    """
+    form, shown = _CALENDAR[unit]
+    found = form.fullmatch(constant.value.strip()) if constant.kind == "text" else None
+    try:
+        if found is not None:
+            year, month, day, hour = (*map(int, found.groups()), *(1, 1, 0)[len(found.groups()) - 1 :])
+            moment = dt.datetime(year, month, day, hour)  # noqa: DTZ001 - a place in the calendar
+            months = 12 * (moment.year - 1970) + moment.month - 1
+            hours = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(hours=1)  # noqa: DTZ001
+            return Value({"year": moment.year - 1970, "month": months, "hour": hours}[unit])
+    except ValueError:
+        pass
+    given = repr(constant.value) if constant.kind == "text" else str(constant.value)
+    raise ValueError(f"{given} is not a value of a partition field by {unit}; write '{shown}'")
+
+
 def example(kind: PrimitiveType) -> str:
     """An example constant of this type."""
     return _TYPES[type(kind)][1] if type(kind) in _TYPES else "another column"
 
 
-def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
+def compared(key: Key, name: str, operator: str, value: Value) -> Predicate:
     """The predicate `name operator value`; `operator` is one of `= != < <= > >=`."""
     if isinstance(value.stored, float) and math.isnan(value.stored):
         return _compared_with_nan(key, name, operator)
@@ -83,7 +111,7 @@ def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
     return Leaf(key, name, wanted, frozenset() if wanted is Operator.NOT_NULL else frozenset({value.stored}))
 
 
-def listed(key: int, name: str, values: Iterable[Value], negated: bool) -> Predicate:
+def listed(key: Key, name: str, values: Iterable[Value], negated: bool) -> Predicate:
     """The predicate `name IN (...)`, or `name NOT IN (...)`."""
     operator = "!=" if negated else "="
     tests = [compared(key, name, operator, value) for value in values]
@@ -112,7 +140,7 @@ _MEANING: Final[dict[Fit, dict[str, Operator | None]]] = {
 }
 
 
-def _compared_with_nan(key: int, name: str, operator: str) -> Predicate:
+def _compared_with_nan(key: Key, name: str, operator: str) -> Predicate:
     """NaN is greater than all values and equal to itself."""
     not_nan = all_of([Leaf(key, name, Operator.NOT_NAN), Leaf(key, name, Operator.NOT_NULL)])
     return {

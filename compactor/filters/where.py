@@ -131,7 +131,7 @@ def bind_where(table: TableView, text: str | None, origin: str = "where") -> Whe
         return Where(table, None)
     schema = table.metadata.schema()
     try:
-        return Where(table, text, narrowed(bind(schema, parse_filter(text))))
+        return Where(table, text, narrowed(bind(schema, parse_filter(text), table.metadata.partition_specs)))
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(
             f"{origin} {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
@@ -154,7 +154,7 @@ def _quoted(name: str) -> str:
 
 
 def _partition_fields(table: TableView) -> str:
-    """The table's partition fields, for users who took a partition field for a column."""
+    """The table's partition fields, which can be named as columns can."""
     schema = table.metadata.schema()
     names = {
         f"{each.name} = {each.transform}({schema.find_column_name(each.source_id)})"
@@ -162,7 +162,7 @@ def _partition_fields(table: TableView) -> str:
         for each in spec.fields
         if each.name not in schema.column_names and schema.find_column_name(each.source_id)
     }
-    return f"; partitioned by {', '.join(sorted(names))}: filter on the columns" if names else ""
+    return f"; partition fields: {', '.join(sorted(names))}" if names else ""
 
 
 def stored_value(kind: PrimitiveType, value: Any) -> Any:

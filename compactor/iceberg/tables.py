@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import ValidationError
@@ -200,12 +201,25 @@ class Unchanged:
     known: KnownVersion
 
 
+LARGEST_OUTPUT: Final = 1.8
+"""Spark's `max-file-size-bytes`, as a multiple of the target."""
+
+
 @dataclass(frozen=True)
 class FileSizes:
-    """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change."""
+    """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change.
+
+    `most`: the largest output; None: `LARGEST_OUTPUT` of the target. No count depends on it.
+    """
 
     target: int
     small_below: int
+    most: int | None = field(default=None, compare=False)
+
+    @property
+    def largest(self) -> int:
+        """No output of several files is larger."""
+        return int(LARGEST_OUTPUT * self.target) if self.most is None else self.most
 
     def is_small(self, size: int) -> bool:
         return size < self.small_below
@@ -215,7 +229,8 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
     """Target size and small-file bound: from the policy, else from the table property, else Iceberg's default.
 
     Raises:
-        InputError: the table property is not a positive number of 64 bits.
+        InputError: the table property is not a positive number of 64 bits, or the policy's sizes do not go with the
+            target.
     """
     target = policy.target_file_size
     if target == "table":
@@ -227,8 +242,12 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
                 f"bytes, at most {LARGEST:,}"
             )
         target = given
-    small_below = policy.min_file_size or int(target * policy.min_file_size_ratio)
-    return FileSizes(target, min(target, small_below))
+    problem = policy.unfit_for(target)
+    if problem is not None:
+        key, why = problem
+        raise InputError(f"policy.{key}: {why} (set by policy.target_file_size or write.target-file-size-bytes)")
+    least = policy.min_file_size
+    return FileSizes(target, int(target * policy.min_file_size_ratio) if least is None else least, policy.max_file_size)
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """Planning: due partitions → file groups → output tasks. Pure: an inventory and a policy in, a frozen plan out.
 
 A *file group* holds the files of one partition that are merged together (at most `max_file_group_size` bytes). An
-*output task* merges consecutive files of a group into one output file. The number of output tasks depends on bytes and
-target size, never on parallelism.
+*output task* merges files of a group into one output file. The number of output tasks depends on bytes and target size,
+never on parallelism. One run reaches the state that no further run would change, unless its limits leave files to later
+runs, or deleted rows make outputs smaller.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate
-from operator import gt
+from itertools import accumulate, chain, count, groupby
+from operator import attrgetter, gt
+from typing import NamedTuple
 
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.manifests.live_files import LiveFile, reads
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.budget import requests_of
 from compactor.planning.inventory import Inventory
-from compactor.planning.policy import Policy
+from compactor.planning.policy import Choice, Policy
 
 Carries = Callable[[PartitionKey, Sequence[LiveFile]], bool]
 """Whether a rewrite of these files alone would copy them, and delete their rows in the output in the same way."""
@@ -103,26 +105,98 @@ def make_plan(
         if why_not is not None:
             unplanned[key] = why_not
             continue
-        choice = policy.choose(files, inventory.idle_seconds(key, now), lambda file: inventory.age_seconds(file, now))
+        choose = partial(
+            policy.choose,
+            idle_seconds=inventory.idle_seconds(key, now),
+            age_of=lambda file: inventory.age_seconds(file, now),
+        )
+        made, first = _until_nothing_is_due(files, choose, policy.cut, limits, partial(carries, key))
         layout = inventory.layouts[key.spec_id]
-        made = [
-            FileGroup(key=key, partition=layout.readable(key), bucket=layout.bucket(key), tasks=tasks, why=choice.why)
-            for tasks in _tasks_by_group(choice.files, policy, limits, partial(carries, key))
+        groups += [
+            FileGroup(key=key, partition=layout.readable(key), bucket=layout.bucket(key), tasks=tasks, why=why)
+            for tasks, why in made
         ]
-        groups.extend(made)
         if not made:
-            unplanned[key] = f"{choice.why}{_but_alone(choice.files, limits)}"
+            unplanned[key] = f"{first.why}{_but_alone(first, limits)}"
     return Plan(tuple(sorted(groups, key=_ORDERS[limits.order])), unplanned)
 
 
-def _but_alone(files: Sequence[LiveFile], limits: GroupLimits) -> str:
+class _Planned(NamedTuple):
+    """An output that is planned so far, by the path of `_output`. `group`: number of its file group."""
+
+    group: int
+    why: str
+    inputs: Task
+
+
+def _until_nothing_is_due(
+    files: Sequence[LiveFile],
+    choose: Callable[[Sequence[LiveFile]], Choice],
+    cut: Callable[[Sequence[LiveFile]], list[tuple[int, int]]],
+    limits: GroupLimits,
+    carries: Callable[[Task], bool],
+) -> tuple[list[tuple[tuple[Task, ...], str]], Choice]:
+    """The file groups of one partition, each with its reason, and what the policy chooses of the files as they are.
+
+    The policy is asked again for the files as the run will leave them, until it would merge no more: one run reaches
+    what several would. An output that would be merged again is not written: its inputs join the later output.
+    """
+    planned: dict[str, _Planned] = {}
+    numbers = count()
+    first = choice = choose(files)
+    while True:
+        taken, made = set[str](), list[LiveFile]()
+        for chunk in _chunks(choice.files, planned, limits):
+            if choice.by_group and len(chunk) < len(choice.files) and not choose(chunk).files:
+                continue
+            number = next(numbers)
+            for start, end in cut(chunk):
+                paths = [file.entry.path for file in chunk[start:end]]
+                if len(paths) == 1 and paths[0] in planned:
+                    continue
+                task = _inputs(chunk[start:end], planned)
+                if limits.single_files or _worth_writing(task, carries):
+                    for path in paths:
+                        planned.pop(path, None)
+                    taken.update(paths)
+                    made.append(_output(task))
+                    planned[made[-1].entry.path] = _Planned(number, choice.why, task)
+        if not made:
+            break
+        files = [*(file for file in files if file.entry.path not in taken), *made]
+        choice = choose(files)
+    by_group = groupby(sorted(planned.values(), key=attrgetter("group")), key=attrgetter("group", "why"))
+    return [(tuple(output.inputs for output in outputs), why) for (_, why), outputs in by_group], first
+
+
+def _inputs(files: Sequence[LiveFile], planned: Mapping[str, _Planned]) -> Task:
+    """The input files of an output, in arrival order: outputs that are not written are replaced by theirs."""
+    if not any(file.entry.path in planned for file in files):
+        return tuple(files)
+    found = (planned[file.entry.path].inputs if file.entry.path in planned else (file,) for file in files)
+    return tuple(
+        sorted(chain.from_iterable(found), key=lambda file: (file.entry.data_sequence_number, file.entry.path))
+    )
+
+
+def _output(task: Task) -> LiveFile:
+    """The file that a task writes, as far as a policy needs it. Rows that are deleted make it smaller than this."""
+    size, rows = sum(file.size for file in task), sum(file.entry.records for file in task)
+    return LiveFile(task[-1].entry._replace(size=size, records=rows))
+
+
+def _but_alone(choice: Choice, limits: GroupLimits) -> str:
     """Why files that the policy chose make no file group, as the end of a sentence."""
+    files = choice.files
     if not files:
         return ""
     if limits.files == 1:
         return ", but max_file_group_input_files is 1"
-    if all(len(group) == 1 for group in _chunks(files, limits.bytes, limits.files)):
+    chunks = list(_chunks(files, {}, limits))
+    if all(len(chunk) == 1 for chunk in chunks):
         return f", but no two in a row fit into a file group of max_file_group_size ({limits.bytes} bytes)"
+    if choice.by_group and len(chunks) > 1:
+        return f", but none of the {len(chunks)} file groups that limits allow is due by itself (max_file_group_size)"
     deletes = ", with as many delete files" if any(file.deletes for file in files) else ""
     return f", but each would be an output of its own{deletes}"
 
@@ -172,29 +246,20 @@ def _of_the_first(task: Task, read: Sequence[tuple[int, int, int]], limits: Grou
 
     The run reads the delete files of the first two in any case. Beside these it may read as much as the limits leave,
     or as much again if that is more: else each run would read all deletes for few data files, and never be done with a
-    table that gets more. If two files do not fit even so, only the number of files of a run counts.
+    table that gets more. If two files do not fit even so, only the number of files of a run counts; one of several
+    would become one again.
     """
     files, deletes, size = read[:2][-1]
     size -= sum(file.size for file in task[:files])
     needed = (0, size, requests_of(deletes, 0, size))
     fitting = _fitting(read, [least + max(least, there) for least, there in zip(needed, left, strict=True)])
-    return fitting or min(len(task), limits.files_of_run or len(task))
+    return fitting or (0 if limits.files_of_run == 1 < len(task) else min(len(task), limits.files_of_run or len(task)))
 
 
 def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:
     """Data files, bytes and requests of rewriting the files into one for which this is read."""
     files, deletes, size = read
     return files, size, requests_of(files + deletes, 1, size)
-
-
-def _tasks_by_group(
-    files: Sequence[LiveFile], policy: Policy, limits: GroupLimits, carries: Callable[[Task], bool]
-) -> Iterator[tuple[Task, ...]]:
-    for group in _chunks(files, limits.bytes, limits.files):
-        cut = (tuple(group[start:end]) for start, end in policy.cut(group))
-        tasks = tuple(task for task in cut if limits.single_files or _worth_writing(task, carries))
-        if tasks:
-            yield tasks
 
 
 def _worth_writing(task: Task, carries: Callable[[Task], bool]) -> bool:
@@ -223,14 +288,22 @@ def batches(
     return [tuple(batch) for batch in made]
 
 
-def _chunks(files: Sequence[LiveFile], most_bytes: int, most_files: int | None) -> Iterator[Sequence[LiveFile]]:
-    """Consecutive files, as many as fit both limits, at least one."""
+def _chunks(
+    files: Sequence[LiveFile], planned: Mapping[str, _Planned], limits: GroupLimits
+) -> Iterator[Sequence[LiveFile]]:
+    """Consecutive files, as many as fit the limits of a file group, at least one. `planned`: outputs among them."""
     ends = list(accumulate(file.entry.size for file in files))  # bytes up to the end of each file
+    most = limits.files
+    counts = (
+        [len(planned[file.entry.path].inputs) if file.entry.path in planned else 1 for file in files] if most else []
+    )
+    numbers = list(accumulate(counts))
     start = 0
     while start < len(files):
         before = ends[start - 1] if start else 0
-        end = max(start + 1, bisect_right(ends, before + most_bytes))
-        if most_files is not None:
-            end = min(end, start + max(1, most_files))
+        end = bisect_right(ends, before + limits.bytes)
+        if most is not None:
+            end = min(end, bisect_right(numbers, most + (numbers[start - 1] if start else 0)))
+        end = max(start + 1, end)
         yield files[start:end]
         start = end

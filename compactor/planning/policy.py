@@ -13,16 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compactor.debt.board import PartitionCounts
-from compactor.debt.tiers import evenly
+from compactor.debt.tiers import near_target
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.planning.delete_rules import DeleteRules
 from compactor.settings.policy import PolicyValues
 
 FEWEST_TO_MERGE = 2  # rewriting a single file does not reduce the number of files
-ROUND_UP_FROM = 0.75
-"""A rest of 75 % of the target or more becomes an output of its own. Outputs then average 87.5 to 175 % of the target
-(or one output is smaller, for lack of bytes), within the 75 to 180 % that count as healthy."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +33,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Choice:
-    """The files of one partition to merge, in the given order; empty if the partition is not due."""
+    """The files of one partition to merge, in the given order; empty if the partition is not due.
+
+    `by_group`: a file group of some of them is rewritten only if `choose` would choose files of it alone.
+    """
 
     files: tuple[LiveFile, ...]
     why: str
+    by_group: bool = False
 
 
 NAMELESS_BY_NUMBER = "as in Spark, only their number counts (policy.delete_file_threshold)"
@@ -67,13 +68,12 @@ class Policy(Protocol):
         """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """(start, end) of the consecutive files of each output."""
+        """(start, end) of the consecutive files of each output, of one file group."""
 
 
-def output_count(total_bytes: int, target: int) -> int:
-    """The number of outputs for `total_bytes` by thresholds, at least one."""
-    whole, rest = divmod(total_bytes, target)
-    return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
+def cut_near_target(files: Sequence[LiveFile], sizes: FileSizes) -> list[tuple[int, int]]:
+    """(start, end) of the consecutive files of each output, by their sizes alone."""
+    return near_target([file.size for file in files], sizes.target, sizes.small_below, sizes.largest)
 
 
 LOOKS_PER_AGE = 4
@@ -155,18 +155,19 @@ class ThresholdPolicy:
         chosen = tuple(file for index, file in enumerate(files) if self.sizes.is_small(file.size) or index in heavy)
         total = sum(file.size for file in chosen)
         if heavy:
-            return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
+            return Choice(
+                chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all", by_group=True
+            )
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
-            return Choice(chosen, self._why_merge(len(chosen), total))
+            return Choice(chosen, self._why_merge(len(chosen), total), by_group=True)
         too_old = due_by_age(self.values, chosen, age_of)
         if too_old is not None:
-            return Choice(chosen, too_old)
+            return Choice(chosen, too_old, by_group=True)
         return Choice((), rules.why_nameless_wait(files, NAMELESS_BY_NUMBER) or self._why_not(len(chosen)))
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Outputs of about equal bytes; their number follows from bytes and target."""
-        sizes = [file.size for file in files]
-        return evenly(sizes, output_count(sum(sizes), self.sizes.target))
+        """Outputs of about equal bytes, near the target."""
+        return cut_near_target(files, self.sizes)
 
     def _why_not(self, small: int) -> str:
         return f"{small} small files, due from {self.values.min_input_files}"

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from compactor.debt.board import PartitionCounts
-from compactor.debt.tiers import balanced, evenly, longest_prefix, may_have_prefix
+from compactor.debt.tiers import longest_prefix, may_have_prefix
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.planning.delete_rules import COMMIT_OPENS, DeleteRules, saving
@@ -25,6 +25,7 @@ from compactor.planning.policy import (
     Policy,
     ThresholdPolicy,
     all_reasons,
+    cut_near_target,
     due_by_age,
     look_for_age,
     unknown_age,
@@ -70,19 +71,17 @@ class TieredPolicy:
         return Choice(tuple(files[index] for index in sorted(chosen)), why)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Outputs of healthy size; with deletes, outputs of about equal bytes.
+        """Outputs near the target, none of them small if there are several: tiers.py bounds rewrites by that.
 
-        A single file with few deletes is left out: its rewrite would save nothing.
+        With deletes, single files with few deletes are left out instead: their rewrite would save nothing.
         """
-        sizes = [file.size for file in files]
-        if not any(file.deletes for file in files):
-            return balanced(sizes, self.sizes.target, self.sizes.small_below)
-        runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
-        if all(end - start > 1 for start, end in runs):
-            return runs
-        rules = DeleteRules(self.values, self.sizes)
-        heavy = rules.heavy(files) | rules.slow_to_read(files) | rules.nameless(files)
-        return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
+        runs = cut_near_target(files, self.sizes)
+        if any(file.deletes for file in files):
+            rules = DeleteRules(self.values, self.sizes)
+            heavy = rules.heavy(files) | rules.slow_to_read(files) | rules.nameless(files)
+            return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
+        is_last_small = len(runs) > 1 and self.sizes.is_small(sum(file.size for file in files[runs[-1][0] :]))
+        return runs[:-1] if is_last_small else runs
 
     def _with_deletes(
         self, files: Sequence[LiveFile], small: frozenset[int], picked: frozenset[int], idle_seconds: float, why: str

@@ -17,7 +17,7 @@ from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed
 from compactor.commit.sends import Sent
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.events import (
     GroupCommitted,
     GroupDropped,
@@ -79,7 +79,7 @@ class Run:
         self._snapshot_after: int | None = None
         self._delete_files_removed = 0
         self._rewrite_seconds = self._commit_seconds = 0.0
-        self._tasks_done = self._bytes_done = 0
+        self._tasks_done = self._bytes_done = self._failed_commits = 0
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._unanswered: list[DroppedGroup] = []
@@ -137,7 +137,7 @@ class Run:
                         continue
                     finished = self._rewrite(runner, watch, groups, late) if groups else ()
                     if finished or not groups:
-                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
+                        self._try_commit(table, record, watch, finished, f"{number}/{len(parts)}")
             self._settle_unanswered()
         self._clean_up(record, written_twice=runner.repeated)
         return self.result
@@ -245,6 +245,22 @@ class Run:
             self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError | NotTriedError)])
         self._rewrite_seconds += self._tools.ticks() - started
         return finished
+
+    def _try_commit(
+        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
+    ) -> None:
+        """Commit finished file groups. They are dropped if that fails, as long as so many commits may fail.
+
+        Raises:
+            FirnlineError: by class the reaction; always if it is unknown whether the commit has landed.
+        """
+        try:
+            self._commit(table, record, watch, finished, part)
+        except (RetryError, ReplanError, GiveUpError) as error:
+            self._failed_commits += 1
+            if self._failed_commits > self._tools.commit.max_failed_commits:
+                raise
+            self._drop([DroppedGroup(group.planned, error) for group in finished])
 
     def _commit(
         self,

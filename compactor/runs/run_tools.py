@@ -232,6 +232,7 @@ class RunTools:
             part=part,
             rollback_on_conflict=self.rolls_back(table),
             deployment=self.right.deployment,
+            own=self.commit.snapshot_properties,
         )
 
     def rolls_back(self, table: TableView) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -16,7 +16,7 @@ from pydantic import (
 
 from compactor.settings.allowed import nearest
 from compactor.settings.problems import checked
-from compactor.settings.section import MEBIBYTE, Section
+from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
 from compactor.settings.texts import FILTER, Glob
 from compactor.settings.units import Bytes, Seconds
 from compactor.table_names import TableName
@@ -25,6 +25,13 @@ Strategy = Annotated[
     Literal["tiered", "threshold"], BeforeValidator(lambda given: "tiered" if given == "auto" else given)
 ]
 """Earlier versions called `tiered` `auto`."""
+
+
+JobOrder = Annotated[
+    Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"],
+    BeforeValidator(lambda given: given.lower().replace("_", "-") if isinstance(given, str) else given),
+]
+"""As Spark reads it: in any case, with `-` or `_`."""
 
 
 class PolicyValues(Section):
@@ -38,26 +45,36 @@ class PolicyValues(Section):
         default=0.75, gt=0, le=1, description="A file below this fraction of the target is small. 0.75 as in Spark."
     )
     min_file_size: Bytes | None = Field(
-        default=None, ge=1, description="The same threshold as a size. If set, replaces min_file_size_ratio."
+        default=None,
+        ge=0,
+        description="The same threshold as a size, below the target. If set, replaces min_file_size_ratio. 0: no file "
+        "is small.",
+    )
+    max_file_size: Bytes | None = Field(
+        default=None,
+        ge=1,
+        description="Most bytes of an output of several files, above the target. Larger files are never split. Unset: "
+        "180 % of the target, as in Spark.",
     )
     min_input_files: int = Field(
         default=5,
-        ge=2,
-        description="`threshold`: small files that make a partition due. `tiered`: fewest files of one merge. 5 as in "
-        "Spark.",
+        ge=1,
+        description="`threshold`: small files that make a file group due. `tiered`: fewest files of one merge. 5 as in "
+        "Spark; 1 means 2.",
     )
     max_file_group_size: Bytes = Field(
         default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one file group. 100 GiB as in Spark."
     )
     max_file_group_input_files: int | None = Field(
-        default=None, ge=2, description="Most input files of one file group. Unset (no limit) as in Spark."
+        default=None, ge=1, description="Most input files of one file group. Unset (no limit) as in Spark."
     )
     max_files_to_rewrite: int | None = Field(
         default=None,
-        ge=2,
-        description="Most input files of one run; the next run takes the rest. Unset (no limit) as in Spark.",
+        ge=1,
+        description="Most input files of one run; the next run takes the rest. 1: only files that are due by "
+        "themselves. Unset (no limit) as in Spark.",
     )
-    rewrite_job_order: Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"] = Field(
+    rewrite_job_order: JobOrder = Field(
         default="none",
         description="Order of the file groups of a run, by input bytes or files. Matters if the run commits in parts "
         "or is limited. `none` (as in Spark): by partition.",
@@ -168,6 +185,26 @@ class PolicyValues(Section):
         "copied row groups keep their size, and tiny ones make every later scan slower.",
     )
 
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if isinstance(self.target_file_size, int):
+            problem = self.unfit_for(self.target_file_size)
+            if problem is not None:
+                raise KeyProblemError((problem[0],), problem[1])
+        return self
+
+    def unfit_for(self, target: int) -> tuple[str, str] | None:
+        """The key of a size that does not go with a target of so many bytes, and why; None if all do, as in Spark."""
+        least, most = self.min_file_size, self.max_file_size
+        if least is not None and least >= target:
+            return (
+                "min_file_size",
+                f"{least:,} bytes must be below the target of {target:,}: all outputs would be small",
+            )
+        if most is not None and most <= target:
+            return "max_file_size", f"{most:,} bytes must be above the target of {target:,}"
+        return None
+
     @property
     def most_carried(self) -> float:
         """Fraction of deleted rows that an output may hold; 0 if one delete file makes a data file due."""
@@ -206,6 +243,16 @@ class PolicySettings(PolicyValues):
         description="Overrides by table name or glob: a map of the keys above. The first match wins.",
     )
     _where_is_a_filter = field_validator("where")(_check_filter)
+
+    @model_validator(mode="after")
+    def _sizes_of_tables_fit(self) -> Self:
+        for glob, override in self.tables.items():
+            values = self.model_copy(update=override.model_dump())
+            target = values.target_file_size
+            problem = values.unfit_for(target) if isinstance(target, int) else None
+            if problem is not None:
+                raise KeyProblemError(("tables", glob, problem[0]), problem[1])
+        return self
 
     def for_table(self, table: TableName, properties: Mapping[str, str] | None = None) -> PolicyValues:
         """The values of one table: its properties `firnline.policy.<key>` win over the file.

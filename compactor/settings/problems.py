@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, get_args, get_origin
@@ -50,7 +50,7 @@ def hidden_secrets(sources: Sources) -> list[str]:
     return lines
 
 
-def checked(section: type[Section], key: str, text: str) -> Any:
+def checked(section: type[Section], key: str, text: str | Mapping[str, str]) -> Any:
     """Parse the value of one key of a section.
 
     Raises:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -111,6 +111,13 @@ class SparkSettings(Section):
         return conf
 
 
+OTHERS_PROPERTY: Final = re.compile(
+    r"(added|deleted|removed|total|changed|replace|engine|kafka|published|source|manifests|entries|partition)-"
+    r"|(firnline|flink|kafka|spark|wap|polaris|partitions|iceberg)[.-]|operation$|app-id$"
+)
+"""Names in summaries that Iceberg counts with, or that engines and catalogs read back."""
+
+
 class CommitSettings(Section):
     """How many commits a run makes, and when."""
 
@@ -126,6 +133,16 @@ class CommitSettings(Section):
         ge=1,
         description="Most commits of one run. Its file groups are spread evenly over them; `groups` and `bytes` are "
         "then ignored. 1: all or nothing. Unset: no limit.",
+    )
+    max_failed_commits: int = Field(
+        default=0,
+        ge=0,
+        description="Commits of one run that may fail before it ends; their file groups are left to the next run. 0: "
+        "after the first, since what fails a commit usually fails the next one.",
+    )
+    snapshot_properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="Properties for the summary of each snapshot that rewrites or converts files, e.g. {team: ingest}.",
     )
     hold_seconds: Seconds = Field(
         default=60.0,
@@ -146,6 +163,14 @@ class CommitSettings(Section):
         "/api/catalog. On tables of version 3, Polaris up to 1.7 would refuse the writer's commit, also an append "
         "(`first-row-id is behind`, status 400): `always` asks there too: only for a catalog that does not refuse.",
     )
+
+    @field_validator("snapshot_properties")
+    @classmethod
+    def _properties_are_the_users(cls, properties: dict[str, str]) -> dict[str, str]:
+        for name in properties:
+            if not name or OTHERS_PROPERTY.match(name):
+                raise KeyProblemError((name,), "Iceberg, engines or firnline write this property; choose another name")
+        return properties
 
     def rolls_back(self, *, is_polaris: bool, row_lineage: bool) -> bool:
         """Whether the catalog is asked to roll back; `row_lineage`: the table is of format version 3."""

@@ -53,7 +53,7 @@ def _row(option: SparkOption) -> str:
     elif option.setting:
         section, key = option.setting.split(".")
         known = Settings.model_fields[section].default.model_dump()[key]
-        here, default = f"`{option.setting}`", "unset" if known is None else f"`{known}`"
+        here, default = f"`{option.setting}`", "unset" if known in (None, {}) else f"`{known}`"
         here += f". {option.note}" if option.note else ""
     else:
         here, default = option.note, "`false`" if option.name == REWRITE_ALL else "unset"

@@ -69,6 +69,17 @@ quotes or backticks. Write a field of a struct as `a.b`.
 
 Null satisfies only `IS NULL`: `a != 1` and `a NOT IN (1)` do not match null, as in SQL.
 
+In place of a column, a transform of one may be written, as Spark names it (`system.bucket(16, user)`,
+`system.truncate(10, id)`, `system.years(ts)`, `months`, `days`, `hours`), or the name of a partition field that is not
+a column's name too: `system.bucket(16, user) = 3` or `user_bucket = 3`. Specs without this transform keep every
+partition; if no spec has it, the filter is refused. A day is written `'2024-01-15'`; of other times, a text is a place
+in the calendar, as in the names of folders (`'2024'`, `'2024-01'`, `'2024-01-15-10'`), and a number counts from 1970,
+as in Spark. For the name of a field, only the text is accepted.
+
+Not read, with a message that says what to write instead: `CAST` and other functions, arithmetic, `<=>`, comparisons of
+two constants (`1 = 1`) or of two columns. Double quotes are for names: text has single quotes, also where Spark takes
+both.
+
 ## How a filter selects partitions
 
 The filter is projected onto every partition spec of the table, *inclusively*: if a row matches, its partition matches.
@@ -76,7 +87,7 @@ The filter is projected onto every partition spec of the table, *inclusively*: i
 turns `<` and `>` into `<=` and `>=` on the truncated value; `bucket` turns `=` and `IN` into a set of bucket numbers.
 If a transform cannot decide a test (`!=` for all but `identity`, `<` for `bucket`), only the partition of null values
 is left out. A test of a column that is not in the spec, of a `void` field, or that cannot be projected keeps every
-partition.
+partition. `LIKE` with any pattern is exact for `identity`; other transforms test the text before its first wildcard.
 
 Manifests are skipped by their partition summaries, before they are read. `plan` shows both, per spec:
 
@@ -84,6 +95,13 @@ Manifests are skipped by their partition summaries, before they are read. `plan`
 SelectedBucketsCount: 1 out of 3
 partitions 3 of 365, manifests read 2 of 120, files 41 of 9,800, projected: day >= 2024-01-15 AND user_bucket IN (2)
 ```
+
+With `policy.prune_files`, files are also skipped by their column bounds; a file whose lower and upper bound are equal
+holds one value, by which any test is decided, also `!=` and `NOT IN`.
+
+Delete files that apply to nothing any more leave with a run if they belong to the selected partitions. Where a filter
+skips manifests, those of other partitions stay until a run without a filter: only data files that were not read could
+show that nothing needs them. (Spark's `remove-dangling-deletes` reads the whole table, whatever the filter.)
 
 The number of partitions in skipped manifests follows from their summaries. If it is not exact, `plan` shows two
 numbers, as in `partitions 1 of 365 to 5,840`.

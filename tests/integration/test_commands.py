@@ -191,3 +191,20 @@ def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: P
         assert done.returncode == 3, done.stderr
         assert "catalog lake" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_manifests_are_merged_now_and_a_second_time_there_is_nothing_to_do(shelf: Site) -> None:
+    """Below all thresholds of the service."""
+    shelf.create("listed")
+    for _ in range(3):
+        shelf.append("listed")
+    before, rows = shelf.view("listed"), shelf.rows("listed")
+    assert len(before.manifests()) > 1
+    planned = document(in_process(shelf.config, "manifests", "db.listed", "--dry-run", "--output", "json"))
+    assert (planned["manifests"], planned["specs_to_merge"]) == (len(before.manifests()), [0])
+    done = document(firnline(shelf.config, "manifests", "db.listed", "--output", "json"))
+    assert (done["manifests_before"], done["manifests_after"]) == (len(before.manifests()), 1)
+    assert shelf.operations("listed")[-1] == "replace"
+    assert shelf.rows("listed") == rows
+    again = document(in_process(shelf.config, "manifests", "db.listed", "--output", "json"))
+    assert (again["run_id"], again["manifests_before"], again["manifests_after"]) == (None, 1, 1)

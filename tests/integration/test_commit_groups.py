@@ -470,6 +470,31 @@ def meanwhile_of(call: int, lake: Lake, table: str, plan: TablePlan) -> bool:
     return True
 
 
+def test_a_commit_that_may_fail_costs_its_file_groups_alone(lake: Lake, table_name: str) -> None:
+    """`partial-progress.max-failed-commits`: the run goes on, and the next one does the rest."""
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
+    insert(lake, table_name, 3)
+    rows, plan = lake.rows(table_name), planned(lake, table_name)
+    assert len(plan.groups) > 1
+
+    def refused_once() -> Callable[[], bool]:
+        waiting: Iterator[None] = iter([None])
+
+        def enabled() -> bool:
+            for _ in waiting:
+                raise GiveUpError("the catalog refuses this commit")
+            return True
+
+        return enabled
+
+    with pytest.raises(GiveUpError, match="refuses this commit"):
+        run(lake, plan, commit=CommitSettings(groups=1), enabled=refused_once())
+    done = run(lake, plan, commit=CommitSettings(groups=1, max_failed_commits=1), enabled=refused_once())
+    assert (done.commits, len(done.dropped)) == (len(plan.groups) - 1, 1)
+    assert lake.rows(table_name) == rows
+    assert len(planned(lake, table_name).groups) == 1
+
+
 @pytest.mark.parametrize("groups", [1, 1000])
 def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
     lake: Lake, table_name: str, groups: int

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import counts_of
-from compactor.debt.tiers import balanced, evenly, longest_prefix, step_of
+from compactor.debt.tiers import longest_prefix, step_of
 from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile
@@ -131,8 +131,9 @@ def test_a_partition_at_rest_ends_with_few_files() -> None:
 @given(st.lists(st.integers(1, 749), min_size=2, max_size=80))
 @example([600, 600, 600])
 @example([370, 370, 740, 20])
+@example([740] * 12)
 def test_what_reaches_the_target_becomes_files_that_are_never_small_again(found: list[int]) -> None:
-    runs = balanced(found, TARGET, SIZES.small_below)
+    runs = tiered().cut([data_file(number, size) for number, size in enumerate(found)])
     assert [start for start, _ in runs] == [0, *(end for _, end in runs)][: len(runs)]
     outputs = [sum(found[start:end]) for start, end in runs]
     rest = sum(found[runs[-1][1] :])
@@ -141,15 +142,6 @@ def test_what_reaches_the_target_becomes_files_that_are_never_small_again(found:
         assert rest < 750
     else:
         assert len(outputs) == 1
-
-
-@given(st.integers(2, 40), st.integers(1, 400))
-def test_equal_files_become_as_many_outputs_as_rounding_says(count_of_files: int, size: int) -> None:
-    total = count_of_files * size
-    runs = balanced([size] * count_of_files, TARGET, SIZES.small_below)
-    healthy = evenly([size] * count_of_files, max(1, math.floor(total / TARGET + 0.5)))
-    if min((end - start) * size for start, end in healthy) >= 750 or len(healthy) == 1:
-        assert runs == healthy
 
 
 # --- ledger and plan --------------------------------------------------------------------------------------------------

@@ -16,12 +16,16 @@ from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
     IdentityTransform,
+    MonthTransform,
     Transform,
     TruncateTransform,
     VoidTransform,
+    YearTransform,
 )
+from pyiceberg.types import IntegerType
 
 from compactor.errors import InputError
+from compactor.filters.predicates import NOTHING
 from compactor.filters.where import bind_where
 from compactor.partitions import PartitionKey
 from tests.properties.filters import (
@@ -252,7 +256,7 @@ def test_a_filter_of_each_type(column: str, where: str, matching: Any, others: A
         ("int_column = 1)", "expected AND, OR or the end"),
         ("int_column = 1 int_column = 2", "expected AND, OR or the end"),
         ("int_column = long_column", "strings, dates and times are written in single quotes"),
-        ('date_column = "2024-01-15"', "strings, dates and times are written in single quotes"),
+        ('date_column = "2024-01-15"', "text is written in single quotes, '2024-01-15'"),
         ("int_column IS 1", "expected NULL, NOT NULL or NAN after IS"),
         ("date_column = 'yesterday'", "'yesterday' is not a value of type date; write '2024-01-15'"),
         ("date_column = '2024-02-30'", "is not a value of type date"),
@@ -277,7 +281,23 @@ def test_a_filter_of_each_type(column: str, where: str, matching: Any, others: A
         ("string_column = 'open", "the closing quote is missing"),
         ("'", "the closing quote is missing"),
         ("int_column = 5L", "a number is written like 12"),
-        ("year(date_column) = 2024", "expected =, !="),
+        ("year(date_column) = 2024", "the table is not partitioned by year(date_column)"),
+        ("CAST(int_column AS string) = '1'", "CAST(...) is not read: compare the column itself with a constant"),
+        ("upper(string_column) = 'A'", "upper(...) is not read: compare the column itself"),
+        ("date_column = date('2024-01-15')", "no function is read"),
+        ("date_column = current_date", "no function is read"),
+        ("int_column <=> 3", "write `=`, or `IS NULL` where both may be null"),
+        ("3 <=> int_column", "write `=`, or `IS NULL` where both may be null"),
+        ("1 = 1", "write true or false"),
+        ("1=1 AND int_column = 3", "write true or false"),
+        ("int_column = 3 OR 'a' <> 'b'", "write true or false"),
+        ('string_column = "it\'s"', "text is written in single quotes, 'it''s'"),
+        ('string_column IN ("a", "b")', "text is written in single quotes, 'a'"),
+        ("system.bucket(int_column) = 1", "a whole number, as in bucket(16, id)"),
+        ("system.bucket(4) = 1", "',' and a column"),
+        ("system.bucket(4, int_column = 1", "expected ')'"),
+        ("system.days() = 1", "the name of a column"),
+        ("system.iceberg_version() = '1'", "system.iceberg_version(...) is not read"),
         ("(" * 300 + "true" + ")" * 300, "nested more than 200 deep"),
         ("NOT " * 5000 + "true", "nested more than 200 deep"),
     ],
@@ -291,10 +311,126 @@ def test_a_filter_nobody_can_read_says_why_and_which_columns_there_are(where: st
     assert raised.value.reason == "bad_filter"
 
 
-def test_who_takes_a_partition_field_for_a_column_is_told() -> None:
-    spec = PartitionSpec(partition_field("timestamptz", DayTransform(), 1000, "day"), spec_id=0)
-    with pytest.raises(InputError, match=r"partitioned by day = day\(timestamptz_column\): filter on the columns"):
-        bind_where(table_view(spec), "day = '2024-01-15'")
+def of(column: str, transform: Transform[Any, Any], name: str = "part") -> PartitionSpec:
+    return PartitionSpec(partition_field(column, transform, 1000, name), spec_id=0)
+
+
+@pytest.mark.parametrize(
+    ("column", "transform", "where", "kept", "left"),
+    [
+        ("int", BucketTransform(16), "system.bucket(16, int_column) = 3", [3], [2, 4]),
+        ("int", BucketTransform(16), "lake.system.bucket(16, int_column) in (3, 5)", [3, 5], [4]),
+        ("int", BucketTransform(16), "bucket(16, INT_COLUMN) != 3", [2, 4], [3]),
+        ("int", BucketTransform(16), "3 < part", [4, 15], [3, 0]),
+        ("int", BucketTransform(16), "part BETWEEN 2 AND 3", [2, 3], [1, 4]),
+        ("int", BucketTransform(16), "NOT part IN (2, 3)", [1, 4], [2, 3]),
+        ("int", BucketTransform(16), "part = 3 AND int_column IS NOT NULL", [3], [4]),
+        ("int", TruncateTransform(10), "system.truncate(10, int_column) >= 20", [20, 30], [10]),
+        ("string", TruncateTransform(2), "truncate(2, string_column) = 'ab'", ["ab"], ["aa", "abc"]),
+        ("string", TruncateTransform(2), "PART LIKE '%b'", ["ab", "bb"], ["ba"]),
+        ("timestamp", YearTransform(), "system.years(timestamp_column) = 54", [54], [53, 55]),
+        ("timestamp", YearTransform(), "part = '2024'", [54], [53, 55]),
+        ("timestamp", MonthTransform(), "system.months(timestamp_column) >= '2024-01'", [648, 649], [647]),
+        ("timestamp", MonthTransform(), "part < '2024-01'", [647], [648]),
+        ("timestamp", DayTransform(), "system.days(timestamp_column) = DATE '2024-01-15'", [19737], [19736, 19738]),
+        ("timestamp", DayTransform(), "part IN ('2024-01-15', '2024-01-16')", [19737, 19738], [19736]),
+        ("date", DayTransform(), "part > '2024-01-15'", [19738], [19737]),
+        ("timestamp", HourTransform(), "hours(timestamp_column) = '2024-01-15-10'", [473698], [473697]),
+        ("timestamp", HourTransform(), "part != '2024-01-15-10'", [473697], [473698]),
+        ("string", IdentityTransform(), "part = 'ab'", ["ab"], ["abc"]),
+        ("int", BucketTransform(16), "part IS NULL", [None], [3]),
+    ],
+)
+def test_a_transform_or_the_name_of_a_partition_field_selects_its_partitions(
+    column: str, transform: Transform[Any, Any], where: str, kept: list[Any], left: list[Any]
+) -> None:
+    found = bind_where(table_view(of(column, transform)), where)
+    assert [value for value in (*kept, *left) if found.keeps_partition(0, (value,))] == kept
+
+
+def test_a_transform_and_its_column_are_different_things() -> None:
+    """The column's value says nothing of what a bucket's number must be, and the other way round."""
+    found = bind_where(table_view(of("int", BucketTransform(4))), "int_column = 5 AND system.bucket(4, int_column) = 2")
+    assert found.predicate != NOTHING
+    either = bind_where(table_view(of("int", BucketTransform(4))), "int_column = 5 OR system.bucket(4, int_column) = 2")
+    bucket = BucketTransform(4).transform(IntegerType())(5)
+    assert {value for value in range(4) if either.keeps_partition(0, (value,))} == {2, bucket}
+    assert either.keeps_file(file_of(either.table.spec(0), (2,), [{"int": 7}]))
+
+
+@pytest.mark.parametrize(
+    ("where", "stored"),
+    [
+        ("part = '1969-12-31'", [-1, 0]),
+        ("part < '1970-01-01'", [-2, -1, 0]),
+        ("part <= '1969-12-30'", [-2, -1]),
+        ("part != '1970-01-01'", [-2, -1, 0, 1]),
+        ("part >= '1970-01-01'", [0, 1]),
+    ],
+)
+def test_days_that_old_writers_stored_one_too_late_are_kept(where: str, stored: list[int]) -> None:
+    found = bind_where(table_view(of("timestamp", DayTransform())), where)
+    assert [value for value in range(-2, 2) if found.keeps_partition(0, (value,))] == stored
+
+
+def test_a_spec_without_the_transform_is_kept_whole_and_a_column_goes_before_a_partition_field() -> None:
+    old = PartitionSpec(partition_field("int", BucketTransform(4), 1000, "shard"), spec_id=0)
+    new = PartitionSpec(partition_field("int", BucketTransform(8), 1001, "int_column"), spec_id=1)
+    found = bind_where(table_view(old, new), "shard = 1")
+    assert [found.keeps_partition(*each) for each in [(0, (1,)), (0, (2,)), (1, (2,))]] == [True, False, True]
+    of_column = bind_where(table_view(old, new), "int_column = 7")
+    assert not of_column.keeps_partition(1, ((BucketTransform(8).transform(IntegerType())(7) + 1) % 8,))
+    again = PartitionSpec(partition_field("int", BucketTransform(8), 1001, "shard"), spec_id=1)
+    with pytest.raises(InputError, match="partition specs mean different things by shard"):
+        bind_where(table_view(old, again), "shard = 1")
+
+
+@pytest.mark.parametrize(
+    ("transform", "where", "fault"),
+    [
+        (BucketTransform(4), "system.bucket(8, int_column) = 1", "but by bucket[4](int_column)"),
+        (BucketTransform(4), "part = 'x'", "'x' is not a value of type int"),
+        (BucketTransform(4), "prt = 1", "partition fields: part = bucket[4](int_column)"),
+        (VoidTransform(), "part = 1", "there is no column part"),
+    ],
+)
+def test_what_no_spec_has_is_refused(transform: Transform[Any, Any], where: str, fault: str) -> None:
+    with pytest.raises(InputError, match=re.escape(fault)):
+        bind_where(table_view(of("int", transform)), where)
+
+
+@pytest.mark.parametrize("given", ["2024", "54", "'24'", "'2024-01'", "'0000'"])
+def test_a_year_of_a_partition_field_is_written_as_a_year(given: str) -> None:
+    """As a number it could be the year, or the years since 1970 that Iceberg stores."""
+    with pytest.raises(InputError, match="is not a value of a partition field by year; write '2024'"):
+        bind_where(table_view(of("timestamp", YearTransform())), f"part = {given}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("%ar", ["ar", "bar", "ä\nar"], ["are", "a", "", "AR", None]),
+        ("b%r", ["br", "bar", "bxxr"], ["bra", "xbr", None]),
+        ("_ar", ["bar", "😀ar"], ["ar", "bbar", None]),
+        ("%a%", ["a", "bar"], ["b", "", None]),
+        (r"%\%", ["a%", "%"], ["a", "%a"]),
+        ("a.c%_", ["a.cd", "a.cde"], ["abcd", "a.c"]),
+    ],
+)
+def test_a_pattern_selects_exactly_the_partitions_that_match(
+    pattern: str, matching: list[str], others: list[str | None]
+) -> None:
+    table = table_view(of("string", IdentityTransform(), "string_column"))
+    for where, wanted in [
+        (f"string_column LIKE '{pattern}'", matching),
+        (f"string_column NOT LIKE '{pattern}'", [each for each in others if each is not None]),
+    ]:
+        found = bind_where(table, where)
+        assert [value for value in (*matching, *others) if found.keeps_partition(0, (value,))] == wanted, where
+    prefix = table_view(of("string", TruncateTransform(1)))
+    assert all(
+        bind_where(prefix, f"string_column LIKE '{pattern}'").keeps_partition(0, (each[:1],)) for each in matching
+    )
 
 
 @pytest.mark.parametrize("where", [None, "", "  "])

@@ -37,6 +37,7 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError, InputError
+from compactor.filters.predicates import Bounds, may_match
 from compactor.filters.where import Where, bind_where, summary_bounds
 from tests.properties.filters import (
     COLUMNS,
@@ -305,3 +306,41 @@ def test_partition_values_of_any_shape_are_compared() -> None:
 def test_summary_bounds_of_nothing_else_than_nulls() -> None:
     told = summary_bounds(IntegerType(), PartitionFieldSummary(True, None, None, None))
     assert (told.nulls, told.values, told.nans) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("where", "bounds", "kept"),
+    [
+        ("string_column NOT IN ('a', 'b')", ("a", "a"), False),
+        ("string_column NOT IN ('a', 'b')", ("a", "b"), True),
+        ("string_column != 'a'", ("a", "a"), False),
+        ("string_column != 'a'", ("b", "b"), True),
+        ("string_column NOT IN ('a')", ("a", None), True),
+        ("string_column NOT IN ('a')", (None, None), True),
+        ("string_column NOT IN ('a')", ("a", "aa"), True),
+        ("string_column LIKE '%ar'", ("bar", "bar"), True),
+        ("string_column LIKE '%ar'", ("baz", "baz"), False),
+        ("string_column LIKE 'b%r'", ("c", "d"), False),
+        ("string_column LIKE 'b%r'", ("a", "c"), True),
+        ("string_column NOT LIKE '%ar'", ("bar", "bar"), False),
+        ("string_column NOT LIKE '%ar'", ("bar", "baz"), True),
+    ],
+)
+def test_a_file_of_one_value_is_judged_by_it(where: str, bounds: tuple[str | None, str | None], kept: bool) -> None:
+    predicate = bind_where(table_view(), where).predicate
+    assert may_match(predicate, lambda _key: Bounds(*bounds, nans=False)) is kept
+    if None not in bounds:
+        found = bound("string", VoidTransform(), where)
+        assert found.keeps_file(file_of(found.table.spec(3), (None,), [{"string": each} for each in bounds])) is kept
+
+
+def test_a_file_of_one_value_and_nan_or_null_is_kept_where_these_match() -> None:
+    where = bind_where(table_view(), "double_column NOT IN (1.5)")
+    leaf = where.predicate
+    for bounds, kept in [
+        (Bounds(1.5, 1.5, nulls=False, nans=False), False),
+        (Bounds(1.5, 1.5, nulls=True, nans=False), False),
+        (Bounds(1.5, 1.5, nulls=False, nans=True), True),
+        (Bounds(None, None, nulls=True, nans=False, values=False), False),
+    ]:
+        assert may_match(leaf, lambda _key, bounds=bounds: bounds) is kept

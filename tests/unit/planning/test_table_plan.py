@@ -12,6 +12,7 @@ from pyiceberg.typedef import Record
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.debt.table_changes import counts_of
+from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import DELETE_FILE_PATH_FIELD, Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.cache import ManifestCache
@@ -97,14 +98,14 @@ def test_the_limit_of_replaces_in_a_row_and_the_grant_hold_together(
 
 
 def with_named_deletes(history: TableHistory, number: int, deleted: int) -> None:
-    """Append files of 60 bytes and 100 rows, each with a position delete file of so many rows that names it."""
+    """Append files of 65 bytes and 100 rows, each with a position delete file of so many rows that names it."""
     table = history.table
 
     def file(path: str, content: DataFileContent, rows: int, names: str | None = None) -> DataFile:
         bounds = {DELETE_FILE_PATH_FIELD: names.encode()} if names else {}
         made = DataFile.from_args(
             content=content, file_path=path, file_format=FileFormat.PARQUET, partition=Record("a"), record_count=rows,
-            file_size_in_bytes=60, lower_bounds=bounds, upper_bounds=bounds,
+            file_size_in_bytes=65, lower_bounds=bounds, upper_bounds=bounds,
         )  # fmt: skip
         made.spec_id = table.spec().spec_id
         return made
@@ -117,19 +118,19 @@ def with_named_deletes(history: TableHistory, number: int, deleted: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("engine", "deleted", "groups"),
-    [("auto", 5, 0), ("splice", 5, 0), ("encode", 5, 5), ("spark", 5, 5), ("auto", 13, 5)],
+    ("engine", "deleted", "outputs"),
+    [("auto", 5, 2), ("splice", 5, 2), ("encode", 5, 3), ("spark", 5, 3), ("auto", 13, 3)],
 )
 def test_a_file_by_itself_is_rewritten_if_its_deleted_rows_are_left_out(
-    tmp_path: Path, engine: str, deleted: int, groups: int
+    tmp_path: Path, engine: str, deleted: int, outputs: int
 ) -> None:
-    """Else its copy would hold the same deleted rows, and be due again."""
+    """The last of five, of which two fill an output. Else its copy holds the same deleted rows, and is due again."""
     history = TableHistory(tmp_path, 2)
     with_named_deletes(history, 5, deleted)
-    values = PolicyValues(target_file_size=100, max_file_group_size=100)
-    plan = plan_table(history.view(), values, ManifestCache(1 << 20), Request(engine=engine))
-    assert len(plan.groups) == groups
-    assert bool(plan.unplanned) == (groups == 0)
+    plan = plan_table(
+        history.view(), PolicyValues(target_file_size=100), ManifestCache(1 << 20), Request(engine=engine)
+    )
+    assert [len(group.file_group.tasks) for group in plan.groups] == [outputs]
 
 
 def vectors(count: int) -> list[CoverableDelete]:
@@ -154,3 +155,42 @@ def test_beside_a_writer_the_service_waits_for_several_of_them(
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [10])
     assert planned(history, request_, time.time() + idle_seconds).dangling_from == least
+
+
+def test_a_target_below_the_minimum_size_is_refused(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10] * 6)
+    with pytest.raises(InputError, match="min_file_size: 900 bytes must be below the target of 100"):
+        planned_with(history, PolicyValues(target_file_size="table", min_file_size=900), 100)
+
+
+def planned_with(history: TableHistory, values: PolicyValues, target: int) -> TablePlan:
+    return plan_table(
+        history.view(), values.model_copy(update={"target_file_size": target}), ManifestCache(1 << 20), Request()
+    )
+
+
+def test_no_file_is_small_where_the_minimum_is_zero(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10] * 6)
+    assert planned_with(history, PolicyValues(min_file_size=0), 100).groups == ()
+    assert len(planned_with(history, PolicyValues(min_file_size=11), 100).groups) == 1
+
+
+def test_no_output_is_larger_than_the_maximum(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [60] * 6)
+    outputs = {
+        most: [len(task) for group in planned_with(history, PolicyValues(max_file_size=most), 100).groups
+               for task in group.file_group.tasks]
+        for most in (None, 120, 119)
+    }  # fmt: skip
+    assert outputs == {None: [2, 2, 2], 120: [2, 2, 2], 119: []}
+
+
+def test_a_run_of_one_file_joins_none(tmp_path: Path) -> None:
+    """A run of one file of several would copy it for nothing, and so would each run after it."""
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [60] * 6)
+    plan = planned_with(history, PolicyValues(max_files_to_rewrite=1), 100)
+    assert (plan.groups, plan.files_left) == ((), 6)

@@ -21,9 +21,9 @@ CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest", "FIRNLINE_CATALOGS__LAKE__UR
     ("key", "text"),
     [
         ("policy.target_file_size", "bytes, at least 1; or `table`"),
-        ("policy.min_file_size", "bytes, at least 1; or null"),
+        ("policy.min_file_size", "bytes, at least 0; or null"),
         ("policy.min_file_size_ratio", "a number, above 0 and at most 1"),
-        ("policy.min_input_files", "a whole number, at least 2"),
+        ("policy.min_input_files", "a whole number, at least 1"),
         ("policy.strategy", "`tiered` or `threshold`"),
         ("policy.tables", "a map"),
         ("policy.prune_files", "true or false"),

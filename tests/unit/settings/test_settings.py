@@ -50,6 +50,39 @@ def test_the_target_is_the_policys_else_the_tables_else_icebergs() -> None:
     assert file_sizes(PolicyValues(), own) == FileSizes(1000, 750)
     assert file_sizes(PolicyValues(target_file_size=2000), own) == FileSizes(2000, 1500)
     assert [FileSizes(1000, 750).is_small(size) for size in (749, 750)] == [True, False]
+    assert file_sizes(PolicyValues(min_file_size=0), own) == FileSizes(1000, 0)
+    assert (file_sizes(PolicyValues(), own).largest, file_sizes(PolicyValues(max_file_size=1001), own).largest) == (
+        1800,
+        1001,
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"min_file_size": 1000, "target_file_size": 1000},
+        {"min_file_size": "900MB", "target_file_size": "100MB"},
+        {"max_file_size": 1000, "target_file_size": 1000},
+        {"max_file_size": 100, "target_file_size": 1000},
+    ],
+    ids=["minimum at the target", "minimum above", "maximum at the target", "maximum below"],
+)
+def test_sizes_that_do_not_go_together_are_refused_wherever_they_are_set(values: dict[str, Any]) -> None:
+    """As by Spark: outputs would be small again, or too large at once."""
+    target = values["target_file_size"]
+    size = {key: value for key, value in values.items() if key != "target_file_size"}
+    for policy in (values, {**size, "tables": {"db.*": {"target_file_size": target}}}, {"tables": {"db.*": values}}):
+        with pytest.raises(ValidationError, match=r"must be (below|above) the target"):
+            PolicySettings.model_validate(policy)
+    of_table = PolicySettings.model_validate(size).for_table(
+        TableName.parse("lake.db.t", ["lake"]), {"firnline.policy.target_file_size": str(target)}
+    )
+    by_property = PolicySettings.model_validate(size), {"write.target-file-size-bytes": "100"}
+    with pytest.raises(InputError, match=r"must be (below|above) the target"):
+        file_sizes(of_table, {})
+    if "min_file_size" in size:
+        with pytest.raises(InputError, match=r"policy\.min_file_size: .* must be below the target of 100"):
+            file_sizes(*by_property)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], stra
     [
         ("firnline.policy.growth", "eight", "firnline.policy.growth='eight' is not used"),
         ("firnline.policy.target_file_size", "-5", "bytes, at least 1"),
-        ("firnline.policy.min_file_size", "10m", "bytes, at least 1"),
+        ("firnline.policy.min_file_size", "10m", "bytes, at least 0"),
         ("firnline.policy.settle_after_seconds", "soon", "30s, 10min, 1h"),
         ("firnline.policy.growth", "0.5", "a number, above 1"),
         ("firnline.policy.min_input_files", "", "firnline.policy.min_input_files='' is not used"),

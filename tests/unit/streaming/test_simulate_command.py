@@ -70,6 +70,6 @@ def test_small_files_are_those_of_the_table_also_with_another_target(history: Ta
     assert (first["most_small_files"], first["rewrite_commits"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("least", "small_below"), [(None, 750), (500, 500), (5000, 1000)])
+@pytest.mark.parametrize(("least", "small_below"), [(None, 750), (500, 500), (0, 0)])
 def test_the_bound_of_small_files(least: int | None, small_below: int) -> None:
     assert _sizes_of(1000, PolicyValues(min_file_size=least)) == FileSizes(1000, small_below)

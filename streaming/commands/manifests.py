@@ -1,0 +1,137 @@
+"""`firnline manifests`: merge the manifests of a table now, whether the service would do so or not."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.filesize import decimal
+
+from compactor.commit.manifest_rewrite import rewrite_manifests
+from compactor.debt.manifest_debt import ManifestCounts, manifests_of
+from compactor.errors import InputError, ReplanError
+from compactor.events import ManifestsRewritten
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.lease.opening import known_deployment
+from compactor.lease.right import CommitRight
+from compactor.settings.tree import ManifestSettings, Settings, load_settings, table_switch
+from compactor.spark.session import spark_session
+from compactor.table_names import TableName
+from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.progress import progress_display
+from streaming.commands.streams import printable
+from streaming.logs.events import log_event
+from streaming.wiring import check_turn
+
+ANY_GAIN = ManifestSettings.model_construct(rewrite=True, min_count=2, min_reduction=1 + 1e-9)
+"""What a person asks for pays as soon as one manifest less is enough."""
+ATTEMPTS = 3
+"""Another commit may replace the same manifests meanwhile; each attempt begins with a new look at the table."""
+
+
+@click.command("manifests")
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only show how many manifests there are and how many would be enough.")
+@OUTPUT
+@click.pass_obj
+def manifests(config: Path | None, /, table: str, dry_run: bool, output: str) -> None:
+    """Merge the manifests of TABLE into as few as possible, in one commit for each partition spec that has too many.
+
+    No data file is read or written. Plans then open fewer manifests. The service does this by itself, from
+    `manifests.min_count` on; this command ignores these thresholds, as Spark's rewrite_manifests. Needs no Kafka.
+
+    \b
+        firnline -c firnline.yaml manifests db.events
+        firnline -c firnline.yaml manifests db.events --dry-run
+
+    On tables of format version 3, manifests of delete files stay as they are.
+    """  # noqa: D301 - \b keeps click from re-wrapping
+    settings = load_settings(config)
+    catalogs = Catalogs(settings.catalogs)
+    view = catalogs.load(TableName.parse(table, settings.catalogs))
+    counts = manifests_of(view, ANY_GAIN)
+    if dry_run:
+        _show_plan(view, counts, output)
+        return
+    if not counts.due:
+        _show(ManifestsRewritten("", view.name, counts.manifests, counts.manifests, 0.0), output)
+        return
+    _check(settings, view)
+    _show(_run(settings, catalogs, view, output), output)
+
+
+def _check(settings: Settings, view: TableView) -> None:
+    """Make sure that manifests may be merged now.
+
+    Raises:
+        InputError: the table is switched off.
+        LaterError, RetryError: as `check_turn`.
+    """
+    if table_switch(view.properties) is False:
+        raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
+    check_turn(settings, view)
+
+
+def _run(settings: Settings, catalogs: Catalogs, view: TableView, output: str) -> ManifestsRewritten:
+    """Merge in a Spark session of its own.
+
+    Raises:
+        FirnlineError: by class the reaction; the manifests of some specs may have been merged before.
+    """
+    session, run_id, before = spark_session(settings), str(uuid.uuid4()), len(view.manifests())
+    try:
+        right = CommitRight(known_deployment(settings.state.checkpoint.rstrip("/")))  # the service's
+
+        def turn() -> None:
+            _check(settings, catalogs.load(view.name))
+
+        with progress_display(output) as progress:
+            progress.add_task("merging", total=None)
+            for attempt in range(1, ATTEMPTS + 1):
+                specs = manifests_of(view, ANY_GAIN).due_specs
+                try:
+                    done = rewrite_manifests(session, view, specs, run_id, right=right, check_turn=turn)
+                except ReplanError:
+                    if attempt == ATTEMPTS:
+                        raise
+                    view = catalogs.load(view.name)
+                else:
+                    log_event(done)
+                    return ManifestsRewritten(run_id, view.name, before, done.after, done.seconds)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+    finally:
+        session.stop()
+
+
+def _show_plan(view: TableView, counts: ManifestCounts, output: str) -> None:
+    document: dict[str, Any] = {
+        "table": str(view.name),
+        "manifests": counts.manifests,
+        "delete_manifests": counts.delete_manifests,
+        "bytes": counts.bytes,
+        "specs_to_merge": list(counts.due_specs),
+        "why": counts.why,
+    }
+    if output == "json":
+        print_json(document)
+        return
+    found = f"{counts.manifests} manifests ({decimal(counts.bytes)}), {counts.delete_manifests} of them of delete files"
+    click.echo(printable(f"{view.name}: {found}; {counts.why or 'no fewer would do'}"))
+
+
+def _show(done: ManifestsRewritten, output: str) -> None:
+    document = {
+        "run_id": done.run_id or None,
+        "table": str(done.table),
+        "manifests_before": done.before,
+        "manifests_after": done.after,
+        "seconds": round(done.seconds, 3),
+    }
+    if output == "json":
+        print_json(document)
+    elif done.run_id:
+        click.echo(printable(f"{done.table}: {done.before} manifests became {done.after}, {done.seconds:.1f} s"))
+    else:
+        click.echo(printable(f"{done.table}: {done.before} manifests, no fewer would do"))
