@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from compactor.errors import InputError
+from compactor.reasons import Reason
+
 
 def is_local(location: str) -> bool:
     """Whether the operating system can open the location (also on a mounted network file system)."""
@@ -22,9 +25,21 @@ def user_folder(variable: str, otherwise: str) -> Path:
     """The folder that a variable of the XDG Base Directory Specification names.
 
     If it names none, or no absolute path (which the specification says to ignore): `otherwise` in the home folder.
+
+    Raises:
+        InputError: there is no home folder either.
     """
     named = os.environ.get(variable, "")
-    return Path(named) if named.startswith("/") else Path.home() / otherwise
+    if named.startswith("/"):
+        return Path(named)
+    try:
+        return Path.home() / otherwise
+    except RuntimeError as error:
+        raise InputError(
+            f"user {os.getuid()} has no home folder: set the environment variable HOME to a folder that it "
+            f"may write, or {variable} to one for firnline's files",
+            reason=Reason.BAD_SETTING,
+        ) from error
 
 
 def attempt_location(location: str, attempt: int) -> str:
