@@ -33,7 +33,8 @@ def kafka(broker: str) -> KafkaSettings:
 def transaction(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
     """A producer whose transaction has one record on the commit topic and is not ended."""
     servers = kafka.bootstrap_servers
-    with closing(KafkaProducer(bootstrap_servers=servers, transactional_id=uuid.uuid4().hex)) as made:
+    own = {"transactional_id": uuid.uuid4().hex, "transaction_timeout_ms": 600_000}  # longer than any test
+    with closing(KafkaProducer(bootstrap_servers=servers, **own)) as made:
         made.init_transactions()
         made.begin_transaction()
         made.send(kafka.commit_topic, b"in the transaction", partition=0)
@@ -88,6 +89,7 @@ def test_a_request_behind_a_transaction_says_that_it_waits(
     config.write_text(
         json.dumps(
             {
+                "tables": {"include": ["db.*"]},
                 "catalogs": {"lake": {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}"}},
                 "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "commit_topic": kafka.commit_topic},
             }
