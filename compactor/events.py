@@ -300,13 +300,20 @@ class DeadLettered:
 
 @dataclass(frozen=True)
 class BatchFinished:
-    """A micro-batch of the stream ended. `lag_offsets`: events on the topic that the batch did not read."""
+    """A micro-batch of the stream ended."""
 
     query: str
     batch_id: int
     seconds: float
     input_rows: int
-    lag_offsets: int
+
+
+@dataclass(frozen=True)
+class LagChanged:
+    """How many offsets of the topics a query has not read, since its last batch or behind open transactions."""
+
+    query: str
+    offsets: int
 
 
 @dataclass(frozen=True)
@@ -454,6 +461,7 @@ Event = (
     | CatalogAnswers
     | DeadLettered
     | BatchFinished
+    | LagChanged
     | StreamEnded
     | EventsLost
     | FileDeleted

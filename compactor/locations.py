@@ -14,6 +14,9 @@ LONGEST_LOCATION: Final = 1000
 
 _S3: Final = re.compile("^s3[an]://")
 
+from compactor.errors import InputError
+from compactor.reasons import Reason
+
 
 def is_local(location: str) -> bool:
     """Whether the operating system can open the location (also on a mounted network file system)."""
@@ -44,9 +47,21 @@ def user_folder(variable: str, otherwise: str) -> Path:
     """The folder that a variable of the XDG Base Directory Specification names.
 
     If it names none, or no absolute path (which the specification says to ignore): `otherwise` in the home folder.
+
+    Raises:
+        InputError: there is no home folder either.
     """
     named = os.environ.get(variable, "")
-    return Path(named) if named.startswith("/") else Path.home() / otherwise
+    if named.startswith("/"):
+        return Path(named)
+    try:
+        return Path.home() / otherwise
+    except RuntimeError as error:
+        raise InputError(
+            f"user {os.getuid()} has no home folder: set the environment variable HOME to a folder that it "
+            f"may write, or {variable} to one for firnline's files",
+            reason=Reason.BAD_SETTING,
+        ) from error
 
 
 def attempt_location(location: str, attempt: int) -> str:

@@ -117,6 +117,8 @@ class Recorder:
                 self._count(s.DEAD_LETTERS, event.count, event.reason)
             case events.BatchFinished():
                 self._batch_finished(event)
+            case events.LagChanged():
+                self._set(s.EVENT_LAG_OFFSETS, event.offsets, event.query)
             case events.StreamEnded():
                 self._count(s.STREAM_ENDS, 1, event.query, event.cause)
             case events.EventsLost():
@@ -219,7 +221,6 @@ class Recorder:
     def _batch_finished(self, event: events.BatchFinished) -> None:
         self._observe(s.BATCH_SECONDS, event.seconds, event.query)
         self._count(s.BATCH_INPUT_ROWS, event.input_rows, event.query)
-        self._set(s.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)
         self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
 
     def _count(self, definition: MetricDefinition, amount: float, *labels: str, run_id: str = "") -> None:

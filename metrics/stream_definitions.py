@@ -50,8 +50,10 @@ HTTP_EVENTS = counter(
 )
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
-    "Offsets of all event topics and partitions that the query's last batch did not read.",
-    "Grows: batches are slower than the arrival of events. See batch seconds and manifest read seconds.",
+    "Offsets of all event topics and partitions that the query has not read: those that its last batch left, and those "
+    "that have waited for 30 s behind an open transaction of a producer.",
+    "Grows: batches are slower than the arrival of events; see batch seconds and manifest read seconds. Or a producer "
+    "does not end its transaction: the log names topic and partition.",
     labels=("query",),
 )
 DEAD_LETTERS = counter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import UserDict
 from importlib import import_module
@@ -59,8 +60,22 @@ COMMANDS: Final = CommandsByName(
 )
 
 
+def first_sentence(command: str, limit: int) -> str:
+    """The short help of a command of `COMMANDS`, from the text of its module: the list of all imports none."""
+    module, _, function = command.partition(":")
+    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text(encoding="utf-8")
+    found = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return click.Command(None, help=ast.get_docstring(found)).get_short_help_str(limit)
+
+
 class Commands(click.Group):
     """Prints firnline's errors as one message on stderr and sets the exit code."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, which would import every command."""
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(COMMANDS.data[name], limit)) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

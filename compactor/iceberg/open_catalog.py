@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from typing import Final
 
 from pyiceberg.catalog import Catalog, load_catalog
-from sqlalchemy import make_url
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from sqlalchemy import make_url, select
 
 from compactor.iceberg import opaque_types  # noqa: F401 - before any metadata is parsed
 from compactor.iceberg.hive_catalog import open_hive_catalog
@@ -45,6 +46,19 @@ def with_timeouts(uri: str) -> str:
     return url.update_query_dict(missing).render_as_string(hide_password=False) if missing else uri
 
 
+def other_names(catalog: Catalog) -> list[str]:
+    """The names under which others keep tables or namespaces in a catalog's database; none for other kinds of catalogs.
+
+    A database serves several catalogs, each by its name: under a wrong one it looks empty.
+    """
+    if not isinstance(catalog, SqlCatalog):
+        return []
+    tables = IcebergTables.catalog_name, IcebergNamespaceProperties.catalog_name
+    with catalog.engine.connect() as connection:
+        found = {name for column in tables for name in connection.scalars(select(column).distinct())}
+    return sorted(found - {catalog.name})
+
+
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """The catalog that the properties describe; raises the errors of PyIceberg's `load_catalog`."""
     kind = "" if "py-catalog-impl" in properties else catalog_type(properties)
@@ -56,5 +70,6 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     if kind == "hive" and find_spec("thrift") is not None:
         return open_hive_catalog(name, others)
     if kind == "sql" and properties.get("uri"):
-        return load_catalog(name, **{**properties, "uri": with_timeouts(properties["uri"])})
+        # A database, or what stands before it, may have closed a connection of the pool meanwhile: ask before each use.
+        return load_catalog(name, **{"pool_pre_ping": "true", **properties, "uri": with_timeouts(properties["uri"])})
     return load_catalog(name, **properties)  # without `thrift`, PyIceberg says what to install

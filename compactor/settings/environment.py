@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,10 @@ from compactor.settings.origins import PROPERTY_MAPS, Key, Origin, Sources, dott
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
 JSON_BEGINS: Final = ("[", "{")
+_SERVICE_LINK: Final = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_\w+)?)\Z")
+SERVICE_LINK: Final = (
+    "; Kubernetes sets such variables for each service of the namespace: set enableServiceLinks: false in the pod"
+)
 
 
 def put_environment(sources: Sources, environment: Mapping[str, str], sections: Collection[str]) -> None:
@@ -32,7 +37,8 @@ def _put(sources: Sources, name: str, text: str, sections: Collection[str]) -> N
     if levels[0] not in sections:
         known = [ENVIRONMENT_PREFIX + section.upper() for section in sections]
         hint = nearest(ENVIRONMENT_PREFIX + levels[0].upper(), known)
-        message = f"environment variable {name} names no section{hint}; sections: {', '.join(sections)}"
+        links = SERVICE_LINK if _SERVICE_LINK.search(name) and "__" not in name else ""
+        message = f"environment variable {name} names no section{hint}; sections: {', '.join(sections)}{links}"
         raise InputError(message, reason=Reason.BAD_SETTING)
     has_text = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
     if has_text:

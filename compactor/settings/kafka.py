@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from compactor.settings.catalogs import Properties
+from compactor.settings.kafka_options import check_options
 from compactor.settings.section import KeyProblemError, Section
 from compactor.settings.texts import Brokers, Topic, TopicPattern
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 INTERNAL = "__"
 """Begin of the names of Kafka's own topics."""
 EventFormat = Literal[
@@ -109,8 +109,9 @@ class KafkaSettings(Section):
         default_factory=dict,
         examples=["{security.protocol: SASL_SSL}"],
         description="Kafka client options by Kafka's names (security.protocol, sasl.mechanism, …), for Spark's source "
-        "and for the Python client. `sasl.username` and `sasl.password` serve both, for PLAIN and SCRAM. Give "
-        "certificates as PEM files: `ssl.truststore.location` with `ssl.truststore.type: PEM`.",
+        "and for the Python client. `sasl.username` and `sasl.password` serve both, for PLAIN and SCRAM; GSSAPI and "
+        "AWS_MSK_IAM need `sasl.jaas.config`, and their libraries on the class path and in Python. Give certificates "
+        "as PEM files: `ssl.truststore.location` with `ssl.truststore.type: PEM`.",
     )
     max_events_per_batch: int = Field(
         default=2_000,
@@ -183,13 +184,5 @@ class KafkaSettings(Section):
     @field_validator("options")
     @classmethod
     def _options_are_kafkas_own(cls, options: dict[str, str]) -> dict[str, str]:
-        for name, value in options.items():
-            if name == "bootstrap.servers":
-                raise KeyProblemError((name,), "use kafka.bootstrap_servers instead")
-            if name.startswith("kafka."):
-                raise KeyProblemError(
-                    (name,), f"write the option without Spark's prefix: {name.removeprefix('kafka.')}"
-                )
-            if name == "security.protocol" and value not in PROTOCOLS:
-                raise KeyProblemError((name,), f"{value!r} is not allowed; allowed: {', '.join(PROTOCOLS)}")
+        check_options(options)
         return options

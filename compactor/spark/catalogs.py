@@ -46,6 +46,13 @@ _TIMEOUTS: Mapping[str, Mapping[str, str]] = {
     "mariadb": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
 }
 """Properties of a Spark catalog by its type or database; PostgreSQL's driver takes seconds, the others milliseconds."""
+_ENDED: Mapping[str, str] = {
+    "postgresql": "08001,57P01,57P02,57P03,57P05",
+    "mysql": "08S01,08001",
+    "mariadb": "08S01,08001",
+}
+"""SQL states of a connection that the database has ended, as after its idle time-out, or cannot take now. Iceberg asks
+again on another connection; by default it knows 08000, 08003, 08006 and 08007."""
 
 
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -144,6 +151,7 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
         ) from None
     conf["uri"] = f"jdbc:{driver}://{parts.hostname}{port}{parts.path}"
     conf.update(_TIMEOUTS[driver])
+    conf["retryable_status_codes"] = _ENDED[driver]
     if parts.username:
         conf["jdbc.user"] = unquote(parts.username)
     if parts.password:

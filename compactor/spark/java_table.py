@@ -21,6 +21,7 @@ from compactor.iceberg.tables import TableMissingError, TableView
 from compactor.locations import is_too_long
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
+from compactor.table_names import TableName
 
 JAVA_ERRORS = (Py4JJavaError, CapturedException)
 """Exceptions of Java. PySpark turns some of them into its own, e.g. IllegalArgumentException, whoever raised them."""
@@ -162,10 +163,7 @@ class JavaTable:
         except CapturedException as error:
             if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
                 raise
-            raise TableMissingError(
-                f"table {self.view.name} does not exist for Spark: it was dropped since the plan, or Spark's "
-                f"properties of catalog {self.view.name.catalog} lead to another place"
-            ) from error
+            raise TableMissingError(missing_for_spark(self.view.name)) from error
         except Py4JJavaError as error:
             raise RetryError(
                 f"Spark cannot load {self.view.name}: {first_line(error)}; check the catalog's properties",
@@ -267,6 +265,21 @@ def _loaded(session: SparkSession, view: TableView) -> Any:
             # open a catalog again. Tables that other runs have loaded keep working.
             catalogs.reset()
     raise AssertionError("unreachable: the second attempt returns or raises")
+
+
+def missing_for_spark(name: TableName) -> str:
+    """What to say of a table that PyIceberg has loaded and Spark does not find."""
+    if any(" " in part for part in (*name.namespace, name.name)):
+        return (
+            f"table {name} does not exist for Spark. Iceberg's Java client (1.11) writes a space of a name as + in "
+            "requests to a REST catalog, and this one takes it for a plus (apache/iceberg 17759): no Java engine can "
+            "load the table there. Rename the table or namespace, or exclude it (tables.exclude); without a REST "
+            "catalog, it was dropped since the plan"
+        )
+    return (
+        f"table {name} does not exist for Spark: it was dropped since the plan, or Spark's properties of catalog "
+        f"{name.catalog} lead to another place"
+    )
 
 
 def _let_java_renew(io: Any, endpoint: str, jvm: Any) -> None:

@@ -19,8 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from pyiceberg.catalog import Catalog
+
 from compactor.errors import FirnlineError, InputError
 from compactor.history.table import HistoryTable
+from compactor.iceberg.open_catalog import other_names
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import opened
@@ -148,7 +151,7 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
 
     def open_it() -> str:
         spark_catalog_conf(name, catalogs.properties(name))
-        return f"{len(catalogs.catalog(name).list_namespaces())} namespaces"
+        return _namespaces(name, catalogs.catalog(name))
 
     def read() -> str:
         table = _some_table(settings, catalogs, name)
@@ -181,6 +184,19 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
         yield _tried(f"store of {name}, read", remedy, read)
         remedy += "; `run --observe` does not need it (check with --observe)"
         yield _tried(f"store of {name}, write", remedy, write)
+
+
+def _namespaces(name: str, catalog: Catalog) -> str:
+    """An empty catalog may be one that the writers give another name, in a database that holds several."""
+    found = catalog.list_namespaces()
+    others = [] if found else other_names(catalog)
+    if others:
+        raise InputError(
+            f"the database has no namespaces of a catalog named {name}, but of {_listed(others)}: the key below "
+            "`catalogs` must be the name that the writers give their catalog",
+            reason=Reason.BAD_SETTING,
+        )
+    return f"{len(found)} namespaces"
 
 
 def _rolls_back(properties: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka.clients import publish
 from streaming.kafka.topic_sample import check_commit_topic
+from streaming.kafka.topic_watch import waits_for_transaction
 
 SENDER = "firnline-request"
 
@@ -58,10 +59,16 @@ def request_rewrite(config: Path | None, /, table: str, where: str | None, outpu
         request=(where or "").strip(),
     )
     key, value = canonical.encode(changed, sender=SENDER)
-    publish(settings.kafka, key, value, what="the request", check=partial(check_commit_topic, settings.kafka))
+    sent = publish(settings.kafka, key, value, what="the request", check=partial(check_commit_topic, settings.kafka))
+    waits = waits_for_transaction(settings.kafka, *sent)
     if output == "json":
-        print_json({"table": str(view.name), "where": where, "event_id": changed.event_id})
+        document = {"table": str(view.name), "where": where, "event_id": changed.event_id}
+        print_json(document | {"waits_for_transaction": waits})
     else:
-        click.echo(
-            f"requested: {view.name}{f' where {where}' if where else ''}; follow it in the service's log and /metrics"
-        )
+        after = "follow it in the service's log and /metrics"
+        if waits:
+            after = (
+                f"the service cannot read it yet: on partition {sent[0].partition} of topic {sent[0].topic} another "
+                "producer has an open transaction. It is read when that ends"
+            )
+        click.echo(f"requested: {view.name}{f' where {where}' if where else ''}; {after}")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+import ssl
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import RetriableError, TopicAlreadyExistsError
 from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 
 from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.reasons import Reason
+from compactor.redaction import hide
+from compactor.settings.environment import variable_of
 from compactor.settings.kafka import INTERNAL, KafkaSettings
+from compactor.settings.kafka_options import missing_login
+from compactor.settings.section import KeyProblemError
 from compactor.whole_numbers import whole_number
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
 
@@ -31,6 +39,7 @@ PYTHON_NAMES = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
 }
+FILES = ("ssl.truststore.location", "ssl.keystore.location", "ssl.key.location")
 NOT_ALLOWED = 29  # error code of the broker
 SEND_SECONDS = 30
 BOOTSTRAP_MS = 10_000  # instead of kafka-python's 30 s for a missing broker; `bootstrap.timeout.ms` overrides it
@@ -75,7 +84,7 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
     alone = kafka.named_topics == (kafka.commit_topic,) and not kafka.patterns
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
-        "kafka.isolation.level": "read_committed",
+        "kafka.isolation.level": isolation_of(kafka),
         **({"subscribe": kafka.commit_topic} if alone else {"subscribePattern": _pattern(kafka)}),
         "startingOffsets": starting,
         "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
@@ -85,6 +94,11 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
         "maxOffsetsPerTrigger": str(most_events),
         **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }
+
+
+def isolation_of(kafka: KafkaSettings) -> str:
+    """How the stream reads: by default what aborted transactions wrote is left out, and open ones are waited for."""
+    return kafka.options.get("isolation.level", "read_committed")
 
 
 def _pattern(kafka: KafkaSettings) -> str:
@@ -118,26 +132,64 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    """Connections of a client of kafka-python that keep what the brokers answered while it starts.
+
+    kafka-python only logs it, and asks again until its time is over, which for a wrong password is no use.
+    """
+
+    starts = True
+    failure: Exception | None = None
+
+    def get_connection(self, node_id: Any, *arguments: Any, **options: Any) -> Any:
+        connection = super().get_connection(node_id, *arguments, **options)
+        if self.starts and self.cluster.is_bootstrap(node_id):
+            connection.init_future.add_errback(self._failed)
+        return connection
+
+    def maybe_raise_auth_failure(self, node_id: Any) -> None:
+        """Before each attempt to connect."""
+        if self.starts and self.failure is not None and is_refusal(self.failure):
+            raise self.failure
+        super().maybe_raise_auth_failure(node_id)
+
+    def _failed(self, error: Exception) -> None:
+        if self.failure is None or not is_refusal(self.failure):
+            self.failure = error
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether another attempt with the same options would fail as well."""
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):  # kafka-python reports it as a lost connection
+        return True
+    return not isinstance(error, (RetriableError, OSError)) or isinstance(error, ssl.SSLError)
+
+
 def make_client(kind: type[Client], *topics: str, **arguments: Any) -> Client:
     """A client of kafka-python. One that reaches no broker is closed.
 
     Its constructor starts a thread before it asks the broker; if that fails, only its connections can end the thread.
 
     Raises:
-        Exception: of the constructor.
+        Exception: of the constructor; its cause is what a broker answered last.
     """
-    made: list[KafkaNetClient] = []
+    made: list[tuple[KafkaNetClient, _Connections]] = []
 
     def connections(**options: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**options))
-        return made[-1]
+        net = NetworkSelector(**options)
+        manager = _Connections(net, **options)
+        made.append((KafkaNetClient(net=net, manager=manager), manager))
+        return made[-1][0]
 
     try:
-        return kind(*topics, **arguments, kafka_client=connections)
-    except Exception:
-        for each in made:
+        client = kind(*topics, **arguments, kafka_client=connections)
+    except Exception as error:
+        for each, _ in made:
             each.close()
-        raise
+        raise error from next((manager.failure for _, manager in made if manager.failure is not error), None)
+    for _, manager in made:
+        manager.starts = False
+    return client
 
 
 def admin_client(kafka: KafkaSettings) -> KafkaAdminClient:
@@ -170,8 +222,10 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise no_broker(kafka, error) from error
 
 
-def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str, check: Callable[[], None]) -> None:
-    """Write one record to the commit topic if `check` raises nothing, and wait until the brokers have it.
+def publish(
+    kafka: KafkaSettings, key: bytes, value: bytes, *, what: str, check: Callable[[], None]
+) -> tuple[TopicPartition, int]:
+    """Write one record to the commit topic if `check` raises nothing, and wait until the brokers have it: its place.
 
     The producer connects during the check: both wait for the broker most of the time. `what`: the record's name in
     the error.
@@ -184,7 +238,8 @@ def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str, check:
         connecting = beside.submit(_connected, kafka)
         try:
             check()
-            connecting.result().send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
+            sent = connecting.result().send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
+            return TopicPartition(sent.topic, sent.partition), sent.offset
         except FirnlineError:
             raise
         except Exception as error:
@@ -280,7 +335,12 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
 def client_arguments(
     kafka: KafkaSettings, client: type[KafkaAdminClient | KafkaConsumer | KafkaProducer]
 ) -> dict[str, Any]:
-    """`kafka.options` as arguments of a client of kafka-python, which raises on options of the other clients."""
+    """`kafka.options` as arguments of a client of kafka-python, which raises on options of the other clients.
+
+    Raises:
+        KeyProblemError: a password or a file of certificates is missing.
+    """
+    _check_at_hand(kafka.options)
     translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
@@ -291,6 +351,25 @@ def client_arguments(
     return {"bootstrap_servers": kafka.bootstrap_servers.split(","), "bootstrap_timeout_ms": BOOTSTRAP_MS, **own}
 
 
+def _check_at_hand(options: Mapping[str, str]) -> None:
+    """What is not in the settings file: a password, files of certificates. kafka-python names neither."""
+    missing = missing_login(options)
+    if missing:
+        variables = " and ".join(str(variable_of(("kafka", "options", name))) for name in missing)
+        raise KeyProblemError(
+            ("kafka", "options", "sasl.mechanism"),
+            f"{options['sasl.mechanism']} needs {' and '.join(missing)}; set {variables}",
+        )
+    for name in FILES:
+        try:
+            if name in options:
+                Path(options[name]).open("rb").close()
+        except OSError as error:
+            raise KeyProblemError(
+                ("kafka", "options", name), f"{options[name]} cannot be read: {error.strerror}; name a PEM file"
+            ) from error
+
+
 def _typed(value: str, default: object) -> str | int | bool:
     """The text of an option as a value like its default."""
     if isinstance(default, bool):
@@ -299,11 +378,17 @@ def _typed(value: str, default: object) -> str | int | bool:
     return value if number is None else number
 
 
-def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
-    """kafka-python reports a refused password and an unknown certificate as a broker that does not answer."""
+def no_broker(kafka: KafkaSettings, error: Exception) -> FirnlineError:
+    """The error that says why no client can be made: no broker answers, or a broker's answer, or a missing file."""
+    cause = error if isinstance(error, KeyProblemError) else error.__cause__ or error
+    if isinstance(cause, KeyProblemError):
+        return InputError(str(cause), reason=Reason.BAD_SETTING)
     secured = any(key.startswith(("sasl.", "ssl.", "security.")) for key in kafka.options)
-    also = ", and user, password and certificates in kafka.options" if secured else ""
+    also = ", and security.protocol, mechanism, user, password and certificates in kafka.options" if secured else ""
+    what = "Kafka does not let this client in" if is_refusal(cause) else "no Kafka broker answers"
+    text, kind = str(cause), type(cause).__name__  # errors of kafka-python name their class themselves
+    why = hide(text if kind in text else f"{kind}: {text}" if text else kind)
     return RetryError(
-        f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers{also}",
+        f"{what} at {kafka.bootstrap_servers}: {why}; check kafka.bootstrap_servers{also}",
         reason=Reason.KAFKA_UNAVAILABLE,
     )

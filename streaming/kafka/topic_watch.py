@@ -1,22 +1,28 @@
-"""Notice that a topic was deleted and created again: Spark then waits for offsets that will not come, without a word.
+"""Notice what keeps Spark waiting without a word: a topic that was created again, and a transaction that stays open.
 
-Kafka gives each topic an id (KIP-516), and a new one to a topic that is created again.
+Kafka gives each topic an id (KIP-516), and a new one to a topic that is created again. Behind the first record of an
+open transaction nothing is read, whoever wrote it; Spark takes that place for the end of the partition.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from kafka.admin import KafkaAdminClient
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.errors import KafkaError
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import admin_client, no_broker
+from streaming.kafka.clients import admin_client, isolation_of, no_broker
 from streaming.logs.events import LOG
 
 LOOK_SECONDS = 30.0
+ALL = "read_uncommitted"
+Places = Mapping[TopicPartition, int]
+"""An offset of each partition."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,34 @@ def existing_topics(kafka: KafkaSettings) -> Topics:
         raise no_broker(kafka, error) from error
 
 
+def ends(client: KafkaAdminClient, places: Iterable[TopicPartition], isolation: str) -> Places:
+    """The end of each partition: of `ALL` records, or as the stream reads it, before the first open transaction.
+
+    Raises:
+        KafkaError: the broker does not answer, or a partition has no leader.
+    """
+    found = client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST), isolation)
+    return {place: each.offset for place, each in found.items()}
+
+
+def hidden(then: Places, readable: Places) -> Places:
+    """Numbers of offsets that partitions had `then` and that cannot be read yet, where there are any. Pure."""
+    return {place: then[place] - end for place, end in readable.items() if then.get(place, end) > end}
+
+
+def waits_for_transaction(kafka: KafkaSettings, place: TopicPartition, offset: int) -> bool:
+    """Whether a record that was written cannot be read yet. False if the broker does not tell.
+
+    A record in an open transaction, or behind one, waits for its end.
+    """
+    try:
+        with closing(admin_client(kafka)) as client:
+            return ends(client, [place], isolation_of(kafka))[place] <= offset
+    except KafkaError as error:
+        LOG.debug("the end of %s is not known: %s", place, error)
+        return False
+
+
 def _described(kafka: KafkaSettings, client: KafkaAdminClient) -> Topics:
     names = list(kafka.named_topics)
     if kafka.patterns:
@@ -61,15 +95,19 @@ def _described(kafka: KafkaSettings, client: KafkaAdminClient) -> Topics:
 
 @dataclass(eq=False)
 class TopicWatch:
-    """Looks at the topics every 30 s, in a thread of its own. One look costs a millisecond.
+    """Looks at the topics every 30 s, in a thread of its own. One look costs some milliseconds.
 
-    `recreated`: called with the topics that were created again.
+    `recreated`: called with the topics that were created again. `waiting`: called at each look with the number of
+    offsets that were there at the look before and wait behind an open transaction; short ones are not noticed.
     """
 
     kafka: KafkaSettings
     recreated: Callable[[frozenset[str]], None]
+    waiting: Callable[[int], None] = lambda _offsets: None
     seconds: float = LOOK_SECONDS
     _known: Topics = field(default_factory=Topics, init=False)
+    _ends: Places = field(default_factory=dict, init=False)
+    _hidden: Places = field(default_factory=dict, init=False)
     _client: KafkaAdminClient | None = field(default=None, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread = field(init=False)
@@ -98,6 +136,24 @@ class TopicWatch:
         self._known, anew = self._known.seen(_described(self.kafka, self._client))
         if anew:
             self.recreated(anew)
+        self._look_for_transactions(self._client)
+
+    def _look_for_transactions(self, client: KafkaAdminClient) -> None:
+        topics = self._known.partitions.items()
+        places = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
+        found = hidden(self._ends, ends(client, places, isolation_of(self.kafka)))
+        self._ends = ends(client, places, ALL)
+        for place in found.keys() - self._hidden.keys():
+            LOG.warning(
+                "topic %s, partition %d: events wait behind a transaction that stays open; they are read when its "
+                "producer ends it or its transaction.timeout.ms has passed, until then looks find their commits. If it "
+                "never ends: kafka-transactions.sh --bootstrap-server %s find-hanging, then abort",
+                place.topic, place.partition, self.kafka.bootstrap_servers,
+            )  # fmt: skip
+        for place in self._hidden.keys() - found.keys():
+            LOG.info("topic %s, partition %d: the open transaction has ended", place.topic, place.partition)
+        self._hidden = found
+        self.waiting(sum(found.values()))
 
     def _serve(self) -> None:
         while not self._stop.is_set():

@@ -173,14 +173,16 @@ class LetterWriter:
 
 
 def letters_of(frame: DataFrame, decoder: LetterDecoder) -> DataFrame:
-    """Key, value and headers of the dead letters among the records."""
+    """Key, value and headers of the dead letters among the records. The key of one without is its place."""
 
     def headers(*columns: pd.Series) -> pd.Series:
         return pd.Series(decoder.headers(*columns), dtype=object)
 
     of_letter = F.pandas_udf(headers, HEADERS_TYPE)
+    place = F.concat_ws("-", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
     return frame.select(
-        F.substring("key", 1, MAX_KEY_BYTES).alias("key"),
+        # A compacted topic refuses a record without a key, and the query would end with it again and again.
+        F.coalesce(F.substring("key", 1, MAX_KEY_BYTES), place.cast("binary")).alias("key"),
         F.substring("value", 1, MAX_VALUE_BYTES).alias("value"),
         of_letter(*RECORD_COLUMNS).alias("headers"),
     ).where(F.col("headers").isNotNull())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -27,7 +27,7 @@ from compactor.events import HttpEventAnswered, Listener, ignore
 from compactor.table_names import TableName
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
-from streaming.commit_events.decoder import BadEvent, MalformedError, RawEvent, TableChanged
+from streaming.commit_events.decoder import BadEvent, LocationChanged, MalformedError, RawEvent, TableChanged
 from streaming.kafka.commit_topic import RecordKind, kind_of
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.records import Named, Record, named
@@ -120,7 +120,7 @@ class EventIntake:
             return Result.IGNORED, _answer(HTTPStatus.ACCEPTED, result=Result.IGNORED)
         accepted = Result.ACCEPTED, _answer(HTTPStatus.ACCEPTED, result=Result.ACCEPTED)
         if kind_of(event) is not RecordKind.SINK_CONTROL:
-            return self._send(None, body, kept) or accepted
+            return self._send(_key_of(parts), body, kept) or accepted
         # A topic with such a record is taken for the sink's own, which must not be written to.
         sent = (self._send(*_canonical(part.event, part.table), ()) for part in parts if isinstance(part, Named))
         return next((failure for failure in sent if failure is not None), accepted)
@@ -158,7 +158,7 @@ class EventIntake:
             with suppress(Exception):  # it waits for other senders' records, and may have failed in any way
                 failed.close(timeout=CLOSE_SECONDS)
 
-    def _send(self, key: bytes | None, value: bytes, headers: Headers) -> Outcome | None:
+    def _send(self, key: bytes, value: bytes, headers: Headers) -> Outcome | None:
         """Write the event to the topic; what is answered if that fails."""
         with self._place() as granted:
             if not granted:
@@ -206,6 +206,14 @@ class EventIntake:
         finally:
             if granted:
                 self._waiting.release()
+
+
+def _key_of(parts: Sequence[Named | LocationChanged | BadEvent]) -> bytes:
+    """The key of an event that is sent on as it came: a compacted topic refuses a record without one."""
+    usable = next(part for part in parts if not isinstance(part, BadEvent))
+    if isinstance(usable, LocationChanged):
+        return usable.metadata_location.encode("utf-8", "backslashreplace")
+    return _canonical(usable.event, usable.table)[0]
 
 
 def _canonical(changed: TableChanged, table: TableName) -> tuple[bytes, bytes]:

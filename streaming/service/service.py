@@ -368,7 +368,7 @@ class Service:
     def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
         self._state.dispatcher, self._state.streams = dispatcher, streams
         self._at_stop("streams", streams.stop)
-        topics = TopicWatch(self._settings.kafka, streams.topics_recreated)
+        topics = TopicWatch(self._settings.kafka, streams.topics_recreated, streams.events_hidden)
         self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
         self._at_stop("usage", lambda: self._controls.save_usage(at_once=True))
         self._at_stop("dispatcher", self._stop_dispatcher)

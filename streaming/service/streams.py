@@ -91,7 +91,7 @@ class Streams:
 
     @property
     def lag_offsets(self) -> int:
-        """Offsets that the last batch of commit events left on the topics: 0 if it read all there was."""
+        """Offsets of commit events that were not read: 0 if the last batch read all, and no transaction hides any."""
         return self._watched[0].lag_offsets if self._watched else 0
 
     @property
@@ -119,6 +119,11 @@ class Streams:
         """These topics were deleted and created again: the next `check` reads them from their beginning."""
         for each in self._watched:
             each.read_anew(topics)
+
+    def events_hidden(self, offsets: int) -> None:
+        """So many offsets have waited behind open transactions. Called by another thread."""
+        for each in self._watched:
+            each.hidden_offsets = offsets
 
     def check(self) -> None:
         """Report finished batches; start ended queries again, with back-off."""

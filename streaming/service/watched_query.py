@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from compactor.errors import FirnlineError
-from compactor.events import BatchFinished, EventsLost, Listener, StreamEnded
+from compactor.events import BatchFinished, EventsLost, LagChanged, Listener, StreamEnded
 from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
 from streaming.ledger.batch_rows import causes_of, causes_of_java
@@ -59,8 +59,11 @@ class WatchedQuery:
     ticks: Callable[[], float]
     query: StreamingQuery | None = None
     failures: Failures = field(default_factory=Failures)
-    lag_offsets: int = 0
+    hidden_offsets: int = 0
+    """Behind open transactions, as `TopicWatch` tells: Spark does not see them."""
     waits: bool = False
+    _unread: int = 0
+    _told_lag: int | None = None
     _again: float | None = None
     _ends: Offsets = field(default_factory=dict)
     _reported: str = ""
@@ -99,6 +102,11 @@ class WatchedQuery:
         cause = self.failures.cause
         return f"ended {self.failures.in_a_row} times: {self._error}; {cause.remedy}" if cause else "not running"
 
+    @property
+    def lag_offsets(self) -> int:
+        """Offsets that the last batch left on the topics, or could not see."""
+        return self._unread + self.hidden_offsets
+
     def take_skipped(self) -> bool:
         """Whether events may have been skipped since the last call."""
         skipped, self._skipped = self._skipped, False
@@ -132,7 +140,14 @@ class WatchedQuery:
         self._noticed.append(topics)
 
     def check(self) -> None:
-        """Report batches that have finished; start the query again if it has ended."""
+        """Report batches that have finished, and a changed lag; start the query again if it has ended."""
+        self._check()
+        lag = self.lag_offsets
+        if lag != self._told_lag:
+            self._told_lag = lag
+            self.listener(LagChanged(query=self.name, offsets=lag))
+
+    def _check(self) -> None:
         self.waits = False
         runs = self.runs  # asked before the report, which then has all batches of a query that has ended
         if self.query is not None:
@@ -235,9 +250,8 @@ class WatchedQuery:
         for progress in unreported(query.recentProgress, self._reported):
             self._reported = progress.timestamp
             self._succeeded()
-            finished = finished_batch(self.name, progress)
-            self.lag_offsets = finished.lag_offsets
-            self.listener(finished)
+            self._unread = offsets_behind(progress.json)
+            self.listener(finished_batch(self.name, progress))
             self._look_for_gaps(progress)
 
     def _look_for_gaps(self, progress: Any) -> None:
@@ -301,7 +315,6 @@ def finished_batch(name: str, progress: Any) -> BatchFinished:
         batch_id=progress.batchId,
         seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
         input_rows=rows,
-        lag_offsets=offsets_behind(progress.json),
     )
 
 

@@ -6,11 +6,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.events import Event, HttpEventAnswered, ignore
 from compactor.settings.kafka import KafkaSettings
@@ -22,12 +24,15 @@ from streaming.service.event_intake import MOST_WAITING, EventIntake, is_events_
 
 pytestmark = pytest.mark.kafka
 
-EVENT = canonical.encode(TableChanged("test", "e-1", "lake", ("db",), "t", 5))[1]
+KEY, EVENT = canonical.encode(TableChanged("test", "e-1", "lake", ("db",), "t", 5))
 
 
 @pytest.fixture
 def kafka(broker: str) -> KafkaSettings:
+    """The topic is compacted: such a topic refuses records without a key."""
     name = f"intake-{uuid.uuid4().hex[:8]}"
+    with closing(KafkaAdminClient(bootstrap_servers=broker)) as admin:
+        admin.create_topics([NewTopic(name, topic_configs={"cleanup.policy": "compact"})], wait_for_metadata=True)
     made = KafkaSettings(bootstrap_servers=broker, commit_topic=name, dead_letter_topic=f"{name}-dead")
     ensure_topics(made, create=True)
     return made
@@ -64,7 +69,7 @@ def test_an_accepted_event_is_on_the_topic_byte_for_byte(intake: EventIntake, ka
     answer = intake("/v1/events?from=here", {"CE-Type": "updateTable", "Content-Type": "application/json"}, EVENT)
     assert (answer.status, json.loads(answer.body)) == (202, {"result": "accepted"})
     (record,) = on_topic(kafka)
-    assert (record.value, record.headers) == (EVENT, [("ce_type", b"updateTable")])
+    assert (record.key, record.value, record.headers) == (KEY, EVENT, [("ce_type", b"updateTable")])
 
 
 def test_what_cannot_be_used_is_refused_with_the_reason(intake: EventIntake, kafka: KafkaSettings) -> None:

@@ -64,9 +64,9 @@ class Stage:
         self.create(self.topic, PARTITIONS)
         self.producer = KafkaProducer(bootstrap_servers=self.broker, acks="all", max_request_size=LARGEST)
 
-    def create(self, topic: str, partitions: int = 1) -> None:
+    def create(self, topic: str, partitions: int = 1, **options: str) -> None:
         admin = KafkaAdminClient(bootstrap_servers=self.broker)
-        limit = {"max.message.bytes": str(LARGEST)}
+        limit = {"max.message.bytes": str(LARGEST), **options}
         admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=limit)], wait_for_metadata=True)
         admin.close()
 
@@ -154,7 +154,7 @@ def stopping(query: StreamingQuery) -> Iterator[None]:
 @pytest.fixture
 def stage(lake: Lake, broker: str, tmp_path: Path) -> Iterator[Stage]:
     made = Stage(lake, broker, tmp_path)
-    made.create(made.dead)
+    made.create(made.dead, **{"cleanup.policy": "compact"})  # such a topic refuses records without a key
     yield made
     made.producer.close()
 
@@ -344,6 +344,14 @@ def test_each_bad_event_is_one_letter(stage: Stage) -> None:
     assert {dict(letter.headers)["firnline.topic"] for letter in letters} == {stage.topic.encode()}
     assert len({place(letter) for letter in letters}) == len(bad)
     assert stage.counts == dict.fromkeys(bad, 1)
+
+
+def test_a_letter_of_an_event_without_a_key_has_its_place_as_key(stage: Stage) -> None:
+    with stage.dead_letters():
+        stage.send(b"rubbish", partition=2)
+        wait_for("the letter", lambda: stage.counts)
+    (letter,) = stage.letters()
+    assert letter.key == f"{stage.topic}-2-0".encode()
 
 
 def test_large_letters_are_cut_and_fit(stage: Stage) -> None:

@@ -106,12 +106,18 @@ def works_on(address: str, options: dict[str, str], folder: Path) -> None:
         place.close()
 
 
-@pytest.mark.parametrize("wrong", ["password", "authority"])
-def test_a_refused_login_names_the_settings(secured: SecuredBroker, tmp_path: Path, wrong: str) -> None:
-    options = secured.options("SCRAM-SHA-512", password="wrong" if wrong == "password" else None)
-    if wrong == "authority":
-        options["ssl.truststore.location"] = str(issue(tmp_path).authority)
-    refused(secured.address, options)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_refused_password_is_named(secured: SecuredBroker, mechanism: str) -> None:
+    refused(secured.address, secured.options(mechanism, password="wrong"), "Authentication failed")  # noqa: S106
+
+
+def test_a_mechanism_that_the_broker_lacks_is_named(secured: SecuredBroker) -> None:
+    refused(secured.address, secured.options("SCRAM-SHA-256"), "UnsupportedSaslMechanism")
+
+
+def test_an_unknown_authority_is_named(secured: SecuredBroker, tmp_path: Path) -> None:
+    options = secured.options("PLAIN") | {"ssl.truststore.location": str(issue(tmp_path).authority)}
+    refused(secured.address, options, "CERTIFICATE_VERIFY_FAILED")
 
 
 @pytest.mark.parametrize("wrong", ["none", "authority"])
@@ -122,9 +128,9 @@ def test_a_refused_certificate_names_the_settings(mutual: MutualBroker, tmp_path
     refused(mutual.address, options)
 
 
-def refused(address: str, options: dict[str, str]) -> None:
+def refused(address: str, options: dict[str, str], answer: str = "") -> None:
     kafka = KafkaSettings(bootstrap_servers=address, options=options)
-    with pytest.raises(RetryError, match=r"user, password and certificates in kafka\.options"):
+    with pytest.raises(RetryError, match=rf"{answer}.*; check .*user, password and certificates in kafka\.options"):
         ensure_topics(kafka, create=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,11 @@ def test_a_silent_database_is_a_catalog_that_does_not_answer(monkeypatch: pytest
         with pytest.raises(RetryError, match=r"timed out|Lost connection") as error:
             Catalogs({"quiet": {"type": "sql", "uri": uri, "warehouse": "file:///w"}}).catalog("quiet")
     assert error.value.reason == "catalog_unavailable"
+
+
+def test_a_catalog_under_another_name_is_told_the_names_of_its_database(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    for name in ("prod", "dev"):
+        open_catalog.open_catalog(name, properties).create_namespace("db")
+    assert open_catalog.other_names(open_catalog.open_catalog("lake", properties)) == ["dev", "prod"]
+    assert open_catalog.other_names(open_catalog.open_catalog("dev", properties)) == ["prod"]

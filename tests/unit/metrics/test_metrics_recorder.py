@@ -30,6 +30,7 @@ from compactor.events import (
     HistoryWritten,
     HookFinished,
     HttpEventAnswered,
+    LagChanged,
     LedgerUpdated,
     LocationUnresolved,
     ManifestsRead,
@@ -119,7 +120,8 @@ LOOKED = TableLooked(TABLE, "unchanged")
 ANSWERS = CatalogAnswers("lake", available=True)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
-BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13)
+BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11)
+LAG = LagChanged("ledger", 13)
 ENDED = StreamEnded("ledger", "kafka_unavailable")
 LOST = EventsLost("ledger", "commits", 4)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
@@ -134,7 +136,7 @@ REFUSED = DeletionRefused(TABLE, "r1", ("s3://lake/t/data/a.parquet",), "it lies
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
     REMOVED, REFUSED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP,
-    UNRESOLVED, LOOKED, ANSWERS, HELD, WAITS, UNDONE,
+    UNRESOLVED, LOOKED, ANSWERS, HELD, WAITS, UNDONE, LAG,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -254,11 +256,11 @@ EXPECTED = {
         'batch_seconds_sum{query="ledger"}': 2.0,
         'batch_seconds_count{query="ledger"}': 1,
         'batch_input_rows_total{query="ledger"}': 11,
-        'event_lag_offsets{query="ledger"}': 13,
         'last_batch_timestamp_seconds{query="ledger"}': NOW,
     },
     FileDeleted: {'unreferenced_files_removed_total{reason="ended_run"}': 1},
     DeletionRefused: {"refused_deletions_total": 1},
+    LagChanged: {'event_lag_offsets{query="ledger"}': 13},
 }
 
 
@@ -291,8 +293,8 @@ def test_counters_add_up_over_events():
     assert found == {'dead_letters_total{reason="no_decoder"}': 12, 'dead_letters_total{reason="unknown_table"}': 1}
 
 
-def test_gauges_show_the_last_batch():
-    found = moved(BATCH, replace(BATCH, lag_offsets=1))
+def test_gauges_show_the_last_value():
+    found = moved(LAG, replace(LAG, offsets=1))
     assert found['event_lag_offsets{query="ledger"}'] == 1
 
 

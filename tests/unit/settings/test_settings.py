@@ -204,8 +204,8 @@ def test_a_key_of_the_file_keeps_its_spelling(tmp_path: Path) -> None:
 
 
 def test_kafka_options_have_dots_only() -> None:
-    settings = from_environment(FIRNLINE_KAFKA__OPTIONS__SASL__MECHANISM="PLAIN")
-    assert settings.kafka.options == {"sasl.mechanism": "PLAIN"}
+    settings = from_environment(FIRNLINE_KAFKA__OPTIONS__SECURITY__PROTOCOL="SSL")
+    assert settings.kafka.options == {"security.protocol": "SSL"}
 
 
 def test_a_property_is_taken_as_it_is_even_if_it_looks_like_json() -> None:

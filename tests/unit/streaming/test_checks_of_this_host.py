@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compactor.errors import InputError
+from compactor.iceberg.open_catalog import open_catalog
 from compactor.settings.tree import Settings
 from streaming.commands.connection_checks import Check, Status, check_connections
 from streaming.service.service import Service
@@ -33,6 +34,20 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 def checks(folder: Path, *, observe: bool = False, **sections: Any) -> dict[str, Check]:
     return {each.name: each for each in check_connections(settings_of(folder, **sections), observe=observe)}
+
+
+def test_a_catalog_that_writers_call_otherwise_fails(tmp_path: Path) -> None:
+    """A database holds several catalogs; under a wrong name it looks empty."""
+    assert checks(tmp_path)["catalog lake"].detail == "0 namespaces"
+    properties = settings_of(tmp_path).catalogs["lake"]
+    open_catalog("prod", properties).create_namespace("db")
+    check = checks(tmp_path)["catalog lake"]
+    assert (check.status, check.again) == (Status.FAILED, False)
+    assert (
+        "no namespaces of a catalog named lake, but of prod: the key below `catalogs` must be the name" in check.detail
+    )
+    open_catalog("lake", properties).create_namespace("db")
+    assert checks(tmp_path)["catalog lake"].detail == "1 namespaces"
 
 
 @pytest.mark.parametrize(("hook", "client"), [(TRINO, "trino.auth"), (STARROCKS, "pymysql"), (DORIS, "pymysql")])

@@ -143,6 +143,23 @@ def test_an_event_of_which_nothing_can_be_used_is_refused(body: bytes, status: i
     assert [value for _, value, _ in broker.records] == ([body] if answer == {"result": "accepted"} else [])
 
 
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (event(catalog="lake", identifier={"namespace": ["a.b", "c"], "name": "t"}), b"lake.a.b.c.t"),
+        (event(identifier=TABLE), b"lake.db.t"),
+        (event(created("%FF/v1.metadata.json"), created("db/t/metadata/v1.metadata.json")), b"s3://b/db/t/metadata/v1.metadata.json"),
+        (event(**{"metadata-location": "s3://b/v1.metadata.json"}), b"s3://b/v1.metadata.json"),
+    ],
+    ids=["namespaces", "the only catalog", "a store's", "a location"],
+)  # fmt: skip
+def test_an_event_is_written_with_a_key(body: bytes, key: bytes) -> None:
+    """A compacted topic refuses a record without one, however often it is sent again."""
+    broker = Broker()
+    assert intake_of(broker)("/v1/events", {}, body).status == 202
+    assert [found for found, _, _ in broker.records] == [key]
+
+
 def test_an_event_of_a_sink_is_written_as_our_own() -> None:
     """A topic with records of a sink is taken for the sink's control topic: the next start would refuse it."""
     broker, body = Broker(), (CONNECT / "commit_to_table.bin").read_bytes()

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from compactor.errors import RetryError
-from compactor.events import Event, EventsLost, StreamEnded
+from compactor.events import Event, EventsLost, LagChanged, StreamEnded
 from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
 from streaming.service.stream_failures import NEWEST, OLDEST, UNREAD_ENDS, BatchOffsets, Cause, Offsets
@@ -96,6 +96,16 @@ class Starts:
         last = self.started[-1]
         found: str | Offsets = last if last == LATEST else json.loads(last)
         return found
+
+
+def test_events_behind_an_open_transaction_are_lag_without_any_batch() -> None:
+    starts = Starts()
+    query = starts.query()
+    for hidden in (0, 3, 3, 0):
+        query.hidden_offsets = hidden
+        query.check()
+        assert query.lag_offsets == hidden
+    assert [event.offsets for event in starts.published if isinstance(event, LagChanged)] == [0, 3, 0]
 
 
 UNREAD = BatchOffsets({"t": {"0": 5}}, {"t": {"0": 7}, "u": {"0": 1}})
