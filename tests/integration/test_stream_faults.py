@@ -31,7 +31,7 @@ from streaming.ledger.heard import Heard
 from streaming.service import streams as streams_module
 from streaming.service.streams import Streams
 from tests.conftest import Lake
-from tests.integration.service_process import wait_for
+from tests.integration.service_process import PATIENCE, wait_for
 from tests.services.quick_java import quick_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -144,7 +144,7 @@ def scene(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.stop_broker()
 
 
-def checked(streams: Streams, what: str, done: Callable[[], bool], seconds: float = 90) -> None:
+def checked(streams: Streams, what: str, done: Callable[[], bool], seconds: float = PATIENCE) -> None:
     def look() -> bool:
         streams.check()
         return done()
