@@ -76,6 +76,11 @@ STATE_VOLUME_BYTES = gauge(
     "Size of the volume with the ledger's state.",
     "Compare with the free bytes.",
 )
+UNREADABLE_RECORDS = gauge(
+    "firnline_unreadable_records",
+    "In-flight records that cannot be read and were set aside: the outputs of their runs are not deleted.",
+    "The log names each. Remove the record, and its run's files by remove_orphan_files of the table.",
+)
 DRAINING = gauge(
     "firnline_draining",
     "1 while the service drains: no run starts, and the service ends with the last running one. Else 0.",
@@ -108,6 +113,7 @@ RESERVE_METRICS: Final[tuple[MetricDefinition, ...]] = (
     STATE_UNSAVED,
     STATE_FREE_BYTES,
     STATE_VOLUME_BYTES,
+    UNREADABLE_RECORDS,
     DRAINING,
     SETTINGS_REFUSED,
     SETTINGS_NEED_RESTART,

@@ -39,17 +39,22 @@ class ControlState:
 
 
 class ReserveCollector(Collector):
-    """Prometheus collector of the budgets in `work`, of `space` (None before the ledger has started) and `controls`."""
+    """Prometheus collector of the budgets in `work`, of `space` (None before the ledger has started) and `controls`.
+
+    `unreadable`: the number of in-flight records that were set aside.
+    """
 
     def __init__(
         self,
         work: Callable[[], Work],
         space: Callable[[], StateSpace | None],
         controls: Callable[[], ControlState] = ControlState,
+        unreadable: Callable[[], int] = lambda: 0,
     ) -> None:
         self._work = work
         self._space = space
         self._controls = controls
+        self._unreadable = unreadable
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Families without samples: registration must not ask anybody."""
@@ -65,6 +70,7 @@ class ReserveCollector(Collector):
         values = () if space is None else (space.unsaved, space.free_bytes, space.volume_bytes)
         for definition, value in zip((r.STATE_UNSAVED, r.STATE_FREE_BYTES, r.STATE_VOLUME_BYTES), values, strict=False):
             yield _family(definition, [((), value)])
+        yield _family(r.UNREADABLE_RECORDS, [((), self._unreadable())])
         yield _family(r.DRAINING, [((), controls.draining)])
         yield _family(r.SETTINGS_REFUSED, [((), controls.settings_refused)])
         yield _family(r.SETTINGS_NEED_RESTART, [((), controls.settings_kept)])

@@ -23,6 +23,7 @@ from compactor.locks.flink_locks import Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
+from compactor.runs.given_up_files import GivenUpFiles
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.turns import Turns
@@ -134,10 +135,12 @@ def rewriting(
     right: CommitRight = UNLIMITED,
     clock: Callable[[], float] = time.time,
     current: WorkSettings | None = None,
+    given_up: GivenUpFiles | None = None,
 ) -> Rewriting:
     """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query.
 
     `right`: confirmed before each commit and each deletion. `current`: the settings in force, where they can change.
+    `given_up`: files that an earlier process has given up.
     """
     service, work = settings.service, current or settings
 
@@ -160,6 +163,7 @@ def rewriting(
         right=right,
         locks=Locks(settings.locks),
         most_replaces=most_replaces,
+        given_up=given_up or GivenUpFiles(),
     )
     return Rewriting(catalogs, cache, records, rewriter, slots, cluster, TableSearch(catalogs))
 

@@ -29,6 +29,7 @@ from compactor.table_names import MAIN, TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
+ASIDE = ".unreadable"  # ends the names of records that were set aside
 MOST_ATTEMPTS = 10_000  # of an output task; each has a file name
 EARLIER = {"seen_head", "sent"}  # fields of records of earlier versions
 
@@ -114,6 +115,8 @@ class InFlightRecords:
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
+        self.unreadable = 0
+        """Records that were set aside, when `all` looked last: their outputs are not deleted."""
         self._lock = threading.RLock()  # both a run's watch and its commit renew the lease
         self._unwritten: dict[str, Record] = {}  # ended runs whose end could not be written yet
         self._committed: dict[str, tuple[str, ...]] = {}  # by run, written with the next change of its record
@@ -254,6 +257,7 @@ class InFlightRecords:
         what = f"the records of runs in {self._folder.path} cannot be read"
         with retried(what, Reason.STATE_UNREADABLE, "; check state.checkpoint"):
             names = self._folder.names()
+        self.unreadable = sum(name.endswith(ASIDE) for name in names)
         for name in names:
             with suppress(RetryError):  # the next sweep reads it
                 records.append(self._read(name) if name.endswith(SUFFIX) else None)
@@ -278,16 +282,26 @@ class InFlightRecords:
             return Record(**{**known, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
             return None  # another process has removed it
-        except (ValueError, TypeError, KeyError) as error:
-            LOG.warning(
-                "%s is not a valid in-flight record; its outputs are not cleaned up: %s", self._folder.file(name), error
-            )
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self._set_aside(name, error)
             return None
         except OSError as error:
             raise RetryError(
                 f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
                 reason=Reason.STATE_UNREADABLE,
             ) from error
+
+    def _set_aside(self, name: str, error: Exception) -> None:
+        """Rename a record that is none. If the folder cannot be written, the next sweep tries again."""
+        LOG.warning(
+            "%s is not a valid in-flight record, and is set aside as %s%s: %s; its outputs are not deleted. If a "
+            "version of firnline after this one has written it, give it back its name once that one runs; else remove "
+            "it, and the files with its name by remove_orphan_files of its table",
+            self._folder.file(name), name, ASIDE, error,
+        )  # fmt: skip
+        with suppress(OSError):
+            self._folder.rename(name, name + ASIDE)
+            self.unreadable += 1
 
 
 def _parent(table: TableView) -> tuple[int, int]:

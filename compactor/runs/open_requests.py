@@ -5,17 +5,12 @@ The stream reads a request's event long before the rewrite: without this file, a
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compactor.errors import RetryError
-from compactor.reasons import Reason
-from compactor.storage.state_files import StateFolder
+from compactor.storage.state_files import StateFile
 from compactor.table_names import TableName
 
-LOG = logging.getLogger("firnline")
 NAME = "requests.json"
 Requests = Mapping[TableName, tuple[str, ...]]
 """Filters by table, in the order of the requests; an empty filter selects the whole table."""
@@ -26,31 +21,15 @@ class OpenRequests:
 
     def __init__(self, checkpoint: str, confirm: Callable[[], None] = lambda: None) -> None:
         """`confirm`: called before each save; raises if another process writes the file now."""
-        self._folder = StateFolder(checkpoint)
-        self._confirm = confirm
-        self._path = self._folder.file(NAME)
+        self._file = StateFile(checkpoint, NAME, confirm, "its requests are lost, send them again")
 
     def load(self) -> Requests:
-        """Requests that the last process left open. A damaged file is moved aside and logged.
+        """Requests that the last process left open.
 
         Raises:
             RetryError: the store does not answer.
         """
-        try:
-            content = self._folder.read(NAME)
-            try:
-                return dict(map(_request, json.loads(content)))
-            except (ValueError, TypeError, KeyError) as error:
-                LOG.warning("%s is damaged: its requests are lost, send them again: %s", self._path, error)
-                self._folder.rename(NAME, f"{NAME}.damaged")
-                return {}
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise RetryError(
-                f"open requests cannot be read from {self._path}: {error}; check state.checkpoint",
-                reason=Reason.STATE_UNREADABLE,
-            ) from error
+        return self._file.load(lambda rows: dict(map(_request, rows))) or {}
 
     def save(self, requests: Requests) -> bool:
         """Keep all open requests; False (and logged) if they cannot be written: this process still serves them."""
@@ -58,13 +37,7 @@ class OpenRequests:
             {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "filters": filters}
             for table, filters in requests.items()
         ]
-        try:
-            self._confirm()
-            self._folder.write(NAME, json.dumps(rows).encode())
-        except Exception as error:  # noqa: BLE001 - stores raise errors of their own
-            LOG.warning("%s cannot be written; a restart would lose the open requests: %s", self._path, error)
-            return False
-        return True
+        return self._file.save(rows)
 
 
 def _request(row: Mapping[str, Any]) -> tuple[TableName, tuple[str, ...]]:

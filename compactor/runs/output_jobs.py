@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError, GiveUpError, StoppedError
@@ -29,6 +29,10 @@ LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
+def _at_once(_numbers: Iterable[int], _waits: Callable[[], object]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass
 class OutputJobs:
     """Runs the output tasks of a plan, as many at once as `slots` grants.
@@ -45,6 +49,8 @@ class OutputJobs:
             read, or may have read before it failed.
         silence: Of the store, as far as the run has seen it.
         late: Numbers of file groups that come last: the store has not answered for them before.
+        suspects: Numbers of file groups that may have killed the last process: they share no Spark job.
+        attempt: What Spark works on file groups in, given their numbers and what to call during a wait.
     """
 
     runner: OutputTaskRunner
@@ -59,6 +65,8 @@ class OutputJobs:
     read: Callable[[int, int, int], object]
     silence: Silence = field(default_factory=Silence)
     late: frozenset[int] = frozenset()
+    suspects: frozenset[int] = frozenset()
+    attempt: Callable[[Iterable[int], Callable[[], object]], AbstractContextManager[None]] = _at_once
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
@@ -101,9 +109,13 @@ class OutputJobs:
         ]
 
     def _run_all(self, tasks: Sequence[TaskId]) -> None:
-        by_spark = frozenset(task for task in tasks if self.plan.groups[task.group].engine.kind is Engine.SPARK)
+        alone = frozenset(
+            task
+            for task in tasks
+            if task.group in self.suspects or self.plan.groups[task.group].engine.kind is Engine.SPARK
+        )
         late = frozenset(task for task in tasks if task.group in self.late)
-        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, by_spark, late)
+        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, alone, late)
         self.runner.expect(self._queue.tasks)
         jobs: set[Future[None]] = set()
         with ThreadPoolExecutor(min(len(tasks), MOST_THREADS), thread_name_prefix="rewrite") as threads:
@@ -177,8 +189,9 @@ class OutputJobs:
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                tasks, not_begun = self._written_by_spark(bundle, slot)
-                errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
+                with self.attempt([task.group for task in bundle], self.moved):
+                    tasks, not_begun = self._written_by_spark(bundle, slot)
+                    errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
                 for task, error in errors:  # once all is kept that was written
                     if is_no_answer(error):
                         self.silence.note(task.group, done_before)  # its tasks are alike: their files are in one place

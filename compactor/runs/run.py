@@ -128,7 +128,8 @@ class Run:
         around = self._outputs.around(
             self._run_id, self._plan.table, runner.output_files, runner.output_folders, runner.most_attempts
         )
-        with around as record, supervisor.watch(record, self._switches) as watch:
+        tried = tools.given_up.tried(self._plan.table, [*map(paths_of, self._plan.groups)])
+        with tried, around as record, supervisor.watch(record, self._switches) as watch:
             parts = self._parts()
             with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
@@ -234,6 +235,8 @@ class Run:
             read=self._charge_files,
             silence=self._silence,
             late=late,
+            suspects=self._tools.given_up.suspects(self._plan.table),
+            attempt=partial(self._tools.given_up.attempt, self._plan.table),
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:

@@ -32,6 +32,7 @@ from compactor.reasons import Reason
 from compactor.runs.bundles import Pace
 from compactor.runs.commit_hold import MISSES, CommitHold, MissedError, Silence
 from compactor.runs.dropped_groups import has_expired
+from compactor.runs.given_up_files import GivenUpFiles
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rollback_watch import RollbackWatch
 from compactor.runs.silence import Unanswered
@@ -61,6 +62,7 @@ class RunTools:
         locks: Locks of other maintenance, looked at before each commit.
         most_replaces: How many `replace` snapshots may follow one another on a table (`policy.consecutive_replaces`).
         unanswered: Files that the next run of a table comes to last.
+        given_up: Files that are left alone, because a rewrite failed or killed the process.
     """
 
     session: SparkSession
@@ -80,6 +82,7 @@ class RunTools:
     locks: Locks = NO_LOCKS
     most_replaces: Callable[[TableView], int | None] = lambda _table: None
     unanswered: Unanswered = field(default_factory=Unanswered)
+    given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
 
     def in_time(
         self,

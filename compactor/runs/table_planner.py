@@ -27,7 +27,7 @@ from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
-from compactor.runs.given_up_files import GivenUpFiles
+from compactor.runs.given_up_files import DIED, GivenUpFiles
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -192,9 +192,11 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        # The first run of a person's request tries all files.
-        if requested is None or self.board.request_has_begun(debt.table, requested):
-            request = replace(request, without=self.given_up.of(table, None, self.clock()))
+        given_up = self.given_up.of(table, None, self.clock())
+        if requested is not None and not self.board.request_has_begun(debt.table, requested):
+            # The first run of a person's request tries all files, but for those that would kill the process once more.
+            given_up = {path: why for path, why in given_up.items() if why == DIED}
+        request = replace(request, without=given_up)
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
             policy = policy.model_copy(update={"equality_delete_threshold": NEVER})

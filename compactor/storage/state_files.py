@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from pyarrow import fs
 
+from compactor.errors import RetryError
 from compactor.locations import plain_path
+from compactor.reasons import Reason
+
+LOG = logging.getLogger("firnline")
+Held = TypeVar("Held")
 
 
 class StateFolder:
@@ -55,6 +64,56 @@ class StateFolder:
         """Names of all files, in no order; none if the folder does not exist."""
         found = self._fs.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return [info.base_name for info in found if info.type == fs.FileType.File]
+
+
+class StateFile:
+    """One JSON file with one writer, the active service.
+
+    `confirm`: called before each save; raises if another process writes the file now. `lost`: what follows for the
+    reader of the log if the file is lost.
+    """
+
+    def __init__(self, folder_uri: str, name: str, confirm: Callable[[], None], lost: str) -> None:
+        self._folder = StateFolder(folder_uri)
+        self._name = name
+        self._confirm = confirm
+        self._lost = lost
+
+    def load(self, decode: Callable[[Any], Held]) -> Held | None:
+        """What the last process left; None without a file. A damaged file is moved aside and logged.
+
+        `decode` raises ValueError, TypeError, KeyError or AttributeError for what is damaged.
+
+        Raises:
+            RetryError: the store does not answer.
+        """
+        path = self._folder.file(self._name)
+        try:
+            content = self._folder.read(self._name)
+            try:
+                return decode(json.loads(content))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                LOG.warning("%s is damaged: %s: %s", path, self._lost, error)
+                self._folder.rename(self._name, f"{self._name}.damaged")
+                return None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RetryError(
+                f"{path} cannot be read: {error}; check state.checkpoint", reason=Reason.STATE_UNREADABLE
+            ) from error
+
+    def save(self, tree: Any) -> bool:
+        """Write the file; False (and logged) if it cannot be written."""
+        try:
+            self._confirm()
+            self._folder.write(self._name, json.dumps(tree).encode())
+        except Exception as error:  # noqa: BLE001 - stores raise errors of their own
+            LOG.warning(
+                "%s cannot be written; after a restart, %s: %s", self._folder.file(self._name), self._lost, error
+            )
+            return False
+        return True
 
 
 def _file_system(uri: str) -> tuple[fs.FileSystem, str]:

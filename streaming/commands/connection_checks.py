@@ -296,7 +296,7 @@ def _hook(hook: HookSettings, observe: bool) -> str:
     """Its client is installed, and its password is there. Its engine is not asked: each statement changes something."""
     if observe:
         raise NothingToTryError("not called: `run --observe` commits nothing")
-    make_hook(hook, None, None)
+    make_hook(hook, None, lambda: None)
     if hook.password_env and not os.environ.get(hook.password_env):
         raise InputError(
             f"the environment variable {hook.password_env}, which hooks[].password_env names, is not set",

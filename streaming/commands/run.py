@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import click
 
 from compactor.settings.tree import load_settings
+
+EXIT_SECONDS = 29.0
+"""After SIGTERM, the process ends, whatever hangs: Python waits at its end for the threads of pools."""
 
 
 @click.command()
@@ -27,6 +31,11 @@ def run(config: Path | None, observe: bool) -> None:
     service = Service(load_settings(config), observe=observe, path=config)
 
     def stop_service(*_: object) -> None:
+        if not stop.is_set():
+            service.stops_now()
+            last = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+            last.daemon = True
+            last.start()
         stop.set()
         if service.starting:  # the main thread may be waiting for Spark or a catalog
             raise SystemExit(0)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,8 +24,8 @@ MYSQL_PORT = 9030  # of StarRocks and Doris front ends
 TRINO_PORTS = {"http": 8080, "https": 443}
 
 
-def make_hook(settings: HookSettings, session: Any, producer: Any) -> Hook:
-    """Make the hook that the settings describe. `session`: of Spark, for `spark`. `producer`: for `kafka`.
+def make_hook(settings: HookSettings, session: Any, producer: Callable[[], Any]) -> Hook:
+    """Make the hook that the settings describe. `session`: of Spark, for `spark`. `producer`: makes one, for `kafka`.
 
     Raises:
         InputError: the hook's client is not installed.
@@ -40,12 +41,16 @@ def make_hook(settings: HookSettings, session: Any, producer: Any) -> Hook:
             return mysql_hook(settings)
 
 
-def kafka_hook(settings: HookSettings, producer: Any) -> Hook:
-    """Publish a `compacted` event on a Kafka topic and wait for the broker's acknowledgement."""
+def kafka_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
+    """Publish a `compacted` event on a Kafka topic and wait for the broker's acknowledgement.
+
+    It connects with the first event: the service starts without a broker.
+    """
+    connected = cache(producer)
 
     def send(committed: RunCommitted) -> None:
         key, value = compacted_event(committed)
-        producer.send(settings.topic, key=key, value=value).get(timeout=settings.timeout_seconds)
+        connected().send(settings.topic, key=key, value=value).get(timeout=settings.timeout_seconds)
 
     return send
 

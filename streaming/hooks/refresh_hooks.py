@@ -35,8 +35,8 @@ class NamedHook:
     call: Hook
 
 
-def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer: Any) -> list[NamedHook]:
-    """Make the hooks that the settings describe, in their order.
+def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer: Callable[[], Any]) -> list[NamedHook]:
+    """Make the hooks that the settings describe, in their order. `producer`: as in `make_hook`.
 
     Raises:
         InputError: as `make_hook`.

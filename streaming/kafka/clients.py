@@ -192,13 +192,13 @@ def make_client(kind: type[Client], *topics: str, **arguments: Any) -> Client:
     return client
 
 
-def admin_client(kafka: KafkaSettings) -> KafkaAdminClient:
-    """A client for topics, groups and the cluster.
+def admin_client(kafka: KafkaSettings, **arguments: Any) -> KafkaAdminClient:
+    """A client for topics, groups and the cluster; `arguments` take precedence over the settings.
 
     Raises:
         KafkaError: no broker answers.
     """
-    return make_client(KafkaAdminClient, **client_arguments(kafka, KafkaAdminClient))
+    return make_client(KafkaAdminClient, **{**client_arguments(kafka, KafkaAdminClient), **arguments})
 
 
 def consumer_client(kafka: KafkaSettings, *topics: str, **arguments: Any) -> KafkaConsumer:

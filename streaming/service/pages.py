@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from compactor.commit.in_flight import InFlightRecords
 from compactor.debt.board import DebtBoard
 from compactor.events import Listener, ignore
 from compactor.redaction import hide
@@ -41,6 +42,7 @@ from streaming.version import VERSION
 if TYPE_CHECKING:
     from compactor.lease.holder import LeaseHolder
     from streaming.kafka.shard_group import ShardGroup
+    from streaming.kafka.topic_watch import TopicWatch
     from streaming.ledger.driver_ledger import DriverLedger
     from streaming.service.in_flight_sweep import InFlightSweep
     from streaming.service.settings_reload import SettingsReload
@@ -57,7 +59,8 @@ OBSERVES = Answer(
     HTTPStatus.FORBIDDEN,
 )
 STARTS = Answer(
-    b"The service starts, and has not checked yet that the commit topic is its own. Send the event again.\n",
+    b"The service starts or reaches no broker: it has not checked yet that the commit topic is its own. Send the event "
+    b"again.\n",
     TEXT,
     HTTPStatus.SERVICE_UNAVAILABLE,
     (("Retry-After", "5"),),
@@ -70,16 +73,16 @@ class ServiceState:
 
     observing: bool = False
     starting: bool = False
-    topics_checked: bool = False
-    """Whether the topics exist and are ours: nothing is written to them before."""
     ready: bool = False
     draining: bool = False
     reload: SettingsReload | None = None
+    topics: TopicWatch | None = None
     lease: LeaseHolder | None = None
     pauses: PauseWatch | None = None
     limits: Limits = NO_LIMITS
     dispatcher: Dispatcher | None = None
     sweep: InFlightSweep | None = None
+    records: InFlightRecords | None = None
     certificate: Certificate | None = None
     ledger: DriverLedger | None = None
     group: ShardGroup | None = None
@@ -160,6 +163,11 @@ class ServiceState:
         return ControlState(self.draining, settings_refused=reload.refused, settings_kept=len(reload.kept))
 
     @property
+    def unreadable(self) -> int:
+        """In-flight records that were set aside."""
+        return 0 if self.records is None else self.records.unreadable
+
+    @property
     def waiting_looks(self) -> Mapping[str, int]:
         """Tables that wait for a look, by catalog."""
         ledger = self.ledger
@@ -189,6 +197,7 @@ class ServiceState:
     def _not_ready(self) -> dict[str, str]:
         """Parts without which the service is not ready, beside the query of commit events."""
         troubles = {
+            "kafka": "" if self.topics is None else self.topics.trouble,
             "lease": "" if self.lease is None else self.lease.trouble,
             "shard group": "" if self.group is None else self.group.trouble,
             "executors": "" if self.cluster is None else self.cluster.state.trouble,
@@ -205,7 +214,8 @@ class ServiceState:
         """Why no events are taken by HTTP now; None: they are."""
         if self.observing:
             return OBSERVES
-        return None if self.topics_checked else STARTS
+        topics = self.topics  # nothing is written to them before they exist and are known to be ours
+        return None if topics is not None and topics.prepared else STARTS
 
     @property
     def health(self) -> Health:
@@ -229,6 +239,7 @@ class ServiceState:
             ("pauses", "" if self.pauses is None else self.pauses.trouble),
             ("certificate", "" if self.certificate is None else self.certificate.trouble),
             ("in-flight sweep", "" if self.sweep is None else self.sweep.trouble),
+            ("in-flight records", f"{self.unreadable} cannot be read and were set aside" if self.unreadable else ""),
         ):
             details |= {part: trouble} if trouble else {}
         details |= {f"run of {table}": "hangs and was given up; restart firnline" for table in work.lost}
@@ -280,7 +291,9 @@ def metrics_server(
     )
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))
-    registry.register(ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls))
+    registry.register(
+        ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls, lambda: state.unreadable)
+    )
     site = Site(
         registry,
         lambda: state.health,

@@ -1,8 +1,8 @@
 """The service: starts its parts in a fixed order, watches them, and stops them in the reverse order.
 
 Start: HTTP pages (alive, not ready) → catalogs, topics → lease (a standby waits here) → history → Spark → sweep of
-in-flight records → shard group → dispatcher → streaming queries → ledger → ready. Every part that starts adds the step
-that stops it.
+in-flight records → shard group → dispatcher → streaming queries → ledger → ready. Without a broker the queries start
+once one answers; looks find all commits until then. Every part that starts adds the step that stops it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.executor_job import ReadOnExecutors
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.given_up_files import GivenUpFiles
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.pauses import PauseFolder, PauseWatch
 from compactor.runs.table_planner import TablePlanner
@@ -44,6 +45,7 @@ from streaming.kafka.group_offsets import GroupOffsets, Offsets
 from streaming.kafka.shard_group import ShardGroup, group_deployment, member_name
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.kafka.topic_watch import TopicWatch
+from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
 from streaming.ledger.driver_ledger import Around, DriverLedger
 from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.ledger.heard import AnyHeard
@@ -58,11 +60,12 @@ from streaming.wiring import Rewriting, check_run_settings, history_of, manifest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for the history and for Spark to stop
+WORK_SECONDS, SPARK_SECONDS, STOP_SECONDS = 20.0, 25.0, 28.0
+"""Of the 30 that SIGTERM is given: until when rewrites and streams must stop, then history and Spark, then the rest."""
+LEAST_SECONDS = 0.3  # for a step that comes late, because those before it hung
 HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
 MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
-PRODUCER_SECONDS = 3.0
 OFFSETS_SECONDS = 60.0
 SAVE_AGAIN_SECONDS = 10.0  # between saves of requests that were dropped, and attempts on a disk that is full
 
@@ -89,8 +92,10 @@ class Service:
         self._catalogs = Catalogs(settings.catalogs)
         self._state = ServiceState(observing=observe)
         self._controls = Controls(settings, path, self._state, clock)
+        self._topics = TopicWatch(settings.kafka, self._topics_recreated, self._events_hidden, self._check_topics)
+        self._state.topics = self._topics
         self._stop_steps = ExitStack()
-        self._stop_by = 0.0
+        self._stopping_at: float | None = None
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._recorder = Recorder(registry)
@@ -118,25 +123,27 @@ class Service:
 
         Raises:
             InputError: a setting makes it impossible; the message names the key.
-            RetryError: a catalog or the broker does not answer.
+            RetryError: no catalog answers, or no broker, which a shard group needs.
         """
         self._state.starting = True
         check_run_settings(self._settings, observe=self._observe)
         checkpoint = self._checkpoint()
-        self._at_stop("http", self._http.stop)
+        self._at_stop("http", self._http.stop, STOP_SECONDS)
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
         self._state.pauses = pauses = PauseWatch(
             PauseFolder(checkpoint), self._clock, tables=lambda: [debt.table for debt in self._board.tables()]
         )
-        self._at_stop("pauses", pauses.stop)
+        self._at_stop("pauses", pauses.stop, STOP_SECONDS)
         pauses.start()
         right = self._become_active(checkpoint)
         self._controls.catch_up()
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
-        self._at_stop("requests", self._board.save_requests)
+        self._at_stop("requests", self._board.save_requests, SPARK_SECONDS)
+        given_up = GivenUpFiles(None if self._observe else checkpoint, right.confirm, self._clock)
+        given_up.load()
         session = self._start_session()
         parts = rewriting(
             self._settings,
@@ -149,9 +156,10 @@ class Service:
             right=right,
             clock=self._clock,
             current=self._controls.settings,
+            given_up=given_up,
         )
         self._state.slots, self._state.cluster = parts.slots, parts.cluster
-        self._at_stop("cluster", parts.cluster.stop)
+        self._at_stop("cluster", parts.cluster.stop, SPARK_SECONDS)
         self._start_sweep(parts)
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False
@@ -162,6 +170,7 @@ class Service:
 
         Raises:
             FirnlineError: Spark or its JVM has ended, or another service has taken over: only a new process can go on.
+            InputError: the broker answers for the first time, and the topics cannot be used.
         """
         state, saved_at = self._state, self._state.ticks()
         while not stop.wait(1.0):
@@ -173,6 +182,7 @@ class Service:
                 state.lease.check()
             if self._controls.check():
                 return
+            self._topics.check()
             if state.ledger is not None:
                 state.ledger.check()
             if state.streams is not None:
@@ -190,16 +200,29 @@ class Service:
         """Start no more runs, and end once the running ones have ended. Called by a signal handler."""
         self._controls.drain()
 
+    def stops_now(self) -> None:
+        """The time of the stop begins, although `stop` is called later. Called by a signal handler."""
+        self._stopping_at = self._stopping_at or time.monotonic()
+
     def stop(self) -> None:
         """Stop everything that was started; running rewrites end before their commit or finish it."""
         self._state.ready = self._state.starting = False
         self._state.beat = None
-        self._stop_by = time.monotonic() + STOP_SECONDS
+        self.stops_now()
         self._stop_steps.close()
         LOG.info("stopped")
 
-    def _at_stop(self, name: str, step: Callable[[], object]) -> None:
-        """At the stop, call `step` before all steps that were added earlier; one that fails stops no other."""
+    def _stop_left(self, seconds: float) -> float:
+        """How much of the first `seconds` of the stop is left."""
+        now = time.monotonic()
+        return max(LEAST_SECONDS, (self._stopping_at or now) + seconds - now)
+
+    def _at_stop(self, name: str, step: Callable[[], object], by: float = WORK_SECONDS) -> None:
+        """At the stop, call `step` before all steps that were added earlier; one that fails stops no other.
+
+        `by`: seconds after the begin of the stop, after which a step that hangs is left behind: a broker, catalog or
+        store that does not answer, or Spark.
+        """
 
         def run() -> None:
             try:
@@ -207,23 +230,42 @@ class Service:
             except Exception as error:  # noqa: BLE001 - a signal to the process group ends Spark's JVM at the same moment
                 LOG.debug("%s had stopped already: %s", name, error)
 
-        self._stop_steps.callback(run)
+        def run_in_time() -> None:
+            thread = threading.Thread(target=run, name=f"stop-{name}", daemon=True)
+            thread.start()
+            thread.join(self._stop_left(by) + LEAST_SECONDS)
+            if thread.is_alive():
+                LOG.warning("%s did not stop in time; the service ends without it", name)
+
+        self._stop_steps.callback(run_in_time)
 
     def _checkpoint(self) -> str:
         if not self._observe:
             return self._settings.state.checkpoint.rstrip("/")
         # A checkpoint of its own: the whole topic is read, and the service's checkpoint stays as it is.
         folder = tempfile.TemporaryDirectory(prefix="firnline-observe-", ignore_cleanup_errors=True)
-        self._at_stop("observe mode's checkpoint", folder.cleanup)
+        self._at_stop("observe mode's checkpoint", folder.cleanup, STOP_SECONDS)
         return "file://" + folder.name
 
     def _check_surroundings(self) -> None:
-        """A catalog answers; topics exist and are ours. Nothing is written before."""
+        """A catalog answers; if a broker does, topics exist and are ours. Nothing is written before."""
         check_catalogs(self._catalogs)
+        self._topics.look()
+        self._at_stop("topic watch", self._topics.stop)
+        self._topics.start()
+
+    def _check_topics(self) -> None:
         hook_topics = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
         ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
-        self._state.topics_checked = True
+
+    def _topics_recreated(self, topics: frozenset[str]) -> None:
+        if self._state.streams is not None:  # before, nothing was read of them
+            self._state.streams.topics_recreated(topics)
+
+    def _events_hidden(self, offsets: int) -> None:
+        if self._state.streams is not None:
+            self._state.streams.events_hidden(offsets)
 
     def _become_active(self, checkpoint: str) -> CommitRight:
         """Wait for the lease on the checkpoint. It is given back at the end of the stop, when nothing can be committed.
@@ -236,7 +278,7 @@ class Service:
         with retried("the lease in state.checkpoint cannot be opened", Reason.STATE_UNREADABLE):
             store = lease_store(checkpoint)
         self._state.lease = lease = LeaseHolder(store, deployment=self._shard_deployment())
-        self._at_stop("lease", lease.release)
+        self._at_stop("lease", lease.release, STOP_SECONDS)
         lease.acquire(waits=self._controls.check)
         return lease.right
 
@@ -248,10 +290,10 @@ class Service:
     def _start_session(self) -> SparkSession:
         """History and Spark. The history stops before Spark, whose stop may hang."""
         sessions: list[SparkSession] = []
-        self._at_stop("spark", lambda: [session.stop() for session in sessions])
+        self._at_stop("spark", lambda: [session.stop() for session in sessions], SPARK_SECONDS)
         if not self._observe:
             self._start_history()
-        self._at_stop("manifest cache", lambda: self._cache.flush(MANIFESTS_SECONDS))
+        self._at_stop("manifest cache", lambda: self._cache.flush(MANIFESTS_SECONDS), SPARK_SECONDS)
         sessions.append(spark_session(self._settings))
         return sessions[0]
 
@@ -260,13 +302,14 @@ class Service:
         if history is not None:
             history.start()  # before Spark: a table that is no history table is refused early
             self._bus.subscribe(history)
-            self._at_stop("history", lambda: history.stop(HISTORY_SECONDS))
+            self._at_stop("history", lambda: history.stop(HISTORY_SECONDS), SPARK_SECONDS)
 
     def _start_sweep(self, parts: Rewriting) -> None:
         """Clean up after ended runs, now and then again and again. Observe mode deletes nothing."""
         if self._observe:
             return
         state, grace, clock = self._state, self._settings.service.grace_seconds, UnsteppedClock(self._clock)
+        state.records = parts.records
 
         def swept(may_ask: MayAsk) -> None:
             parts.sweep(clock(), grace, may_ask)
@@ -274,8 +317,8 @@ class Service:
         def available(catalog: str) -> bool:
             return state.ledger is None or state.ledger.breakers.available(catalog)
 
-        state.sweep = sweep = InFlightSweep(swept, available)
-        self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_by - time.monotonic()))
+        state.sweep = sweep = InFlightSweep(swept, available, self._bus.publish)
+        self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_left(WORK_SECONDS)))
         sweep.check()
 
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
@@ -302,7 +345,7 @@ class Service:
             token=0 if state.lease is None else state.lease.token,
         )
         state.ledger = ledger
-        self._at_stop("ledger", lambda: ledger.stop(self._stop_by - time.monotonic()))
+        self._at_stop("ledger", lambda: ledger.stop(self._stop_left(WORK_SECONDS)))
         self._start_shard_group(ledger, checkpoint)
 
         def owns(table: TableName) -> bool:
@@ -324,6 +367,7 @@ class Service:
             owns=owns,
             look=ledger.watcher.look_soon,
             locks=parts.rewriter.locks,
+            given_up=parts.rewriter.given_up,
         )
         announce = ledger.watcher.look_soon
         worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
@@ -354,6 +398,7 @@ class Service:
             alive=self._recorder.stream_alive,
             skipped=ledger.watcher.sweep_soon,
             read=self._start_group_offsets(),
+            silent=lambda: self._topics.trouble,
         )
         self._start_in_order(dispatcher, streams, ledger)
 
@@ -368,17 +413,14 @@ class Service:
     def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
         self._state.dispatcher, self._state.streams = dispatcher, streams
         self._at_stop("streams", streams.stop)
-        topics = TopicWatch(self._settings.kafka, streams.topics_recreated, streams.events_hidden)
-        self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
+        self._at_stop("batches", lambda: streams.finish_batches(time.monotonic() + self._stop_left(WORK_SECONDS)))
         self._at_stop("usage", lambda: self._controls.save_usage(at_once=True))
         self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
-        streams.start()
-        for query in streams.queries:
-            self._recorder.stream_alive(str(query.name))
+        streams.check()
+        for name in (EVENTS_QUERY, DEAD_LETTERS_QUERY):
+            self._recorder.stream_alive(name)
         ledger.start()
-        self._at_stop("topic watch", topics.stop)
-        topics.start()
         deadline = time.monotonic() + OFFSETS_SECONDS
         while not streams.may_sweep and time.monotonic() < deadline:
             time.sleep(0.05)  # ready means: an event that is published from now on is heard
@@ -400,11 +442,7 @@ class Service:
     def _start_hooks(self, session: SparkSession) -> None:
         """None in observe mode: it commits nothing."""
         settings = () if self._observe else self._settings.hooks
-        records = None
-        if any(hook.kind == "kafka" for hook in settings):
-            records = producer(self._settings.kafka)
-            self._at_stop("producer", lambda: records.close(timeout=PRODUCER_SECONDS))
-        named = named_hooks(settings, session, records)
+        named = named_hooks(settings, session, lambda: producer(self._settings.kafka))
         for hook in named:
             self._recorder.hook_known(hook.name)
         hooks = RefreshHooks(named, self._bus.publish)
@@ -419,7 +457,7 @@ class Service:
 
     def _stop_dispatcher(self) -> None:
         dispatcher = self._state.dispatcher
-        if dispatcher is not None and not dispatcher.stop(self._stop_by - time.monotonic()):
+        if dispatcher is not None and not dispatcher.stop(self._stop_left(WORK_SECONDS)):
             LOG.warning("a rewrite still runs; the next start deletes its unreferenced outputs")
 
 

@@ -43,7 +43,9 @@ class Streams:
     `handle`: gets the usable events of each batch. `missing`: which of these tables do not exist. `shard`: whose dead
     letters are written. `write`: whether they are written, False to observe. `alive`: called with the name of a query
     that waits for events, at each check. `skipped`: called when commit events may not have been read.
-    `read`: called with the offsets up to which commit events were read, at each check.
+    `read`: called with the offsets up to which commit events were read, at each check. `silent`: why the brokers cannot
+    be read from; while it says something, nothing is started. `may_sweep`: whether sweeps may start: offsets are fixed,
+    or events cannot be read now (then sweeps find the commits).
     """
 
     session: SparkSession
@@ -58,10 +60,14 @@ class Streams:
     alive: Callable[[str], None] = lambda _query: None
     skipped: Callable[[], None] = lambda: None
     read: Callable[[Offsets], None] = lambda _offsets: None
+    silent: Callable[[], str] = lambda: ""
     ticks: Callable[[], float] = time.monotonic
+    may_sweep: bool = field(default=False, init=False)
     _watched: list[WatchedQuery] = field(default_factory=list, init=False)
+    _reads: bool = field(default=False, init=False)
+    """Whether the query of commit events has known once where it starts."""
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start both; they resume from the checkpoint, else at the end of the topics. `check` tries again."""
         for name, folder, start, backoff in (
             (EVENTS_QUERY, EVENTS_FOLDER, self._start_events, EVENTS_BACKOFF),
@@ -85,24 +91,24 @@ class Streams:
         return bool(self._watched) and all(each.offsets_fixed for each in self._watched)
 
     @property
-    def may_sweep(self) -> bool:
-        """Whether sweeps may start: offsets are fixed, or a query cannot run now (then sweeps find the commits)."""
-        return bool(self._watched) and all(each.offsets_fixed or each.failures.in_a_row for each in self._watched)
-
-    @property
     def lag_offsets(self) -> int:
         """Offsets of commit events that were not read: 0 if the last batch read all, and no transaction hides any."""
         return self._watched[0].lag_offsets if self._watched else 0
 
     @property
     def behind(self) -> bool:
-        """Whether there were more commit events than a batch takes, or none can be read now."""
-        return self.lag_offsets > 0 or any(each.name == EVENTS_QUERY and not each.runs for each in self._watched)
+        """Whether there were more commit events than a batch takes, or none can be read now.
+
+        A query runs on for minutes after its broker has fallen silent.
+        """
+        reads = bool(self._watched) and self._watched[0].runs and not self.silent()
+        return not reads or self.lag_offsets > 0
 
     @property
     def troubles(self) -> dict[str, str]:
-        """Queries that do not run, with the cause and the remedy."""
-        return {each.name: each.trouble for each in self._watched if each.trouble}
+        """Queries that do not run, with the cause and the remedy; or that miss what is published now."""
+        found = {} if self._reads else {EVENTS_QUERY: "has not begun to read events"}
+        return found | {each.name: each.trouble for each in self._watched if each.trouble}
 
     @property
     def dead(self) -> bool:
@@ -126,7 +132,9 @@ class Streams:
             each.hidden_offsets = offsets
 
     def check(self) -> None:
-        """Report finished batches; start ended queries again, with back-off."""
+        """Report finished batches; start queries, and ended ones again, with back-off."""
+        if not self._watched and not self.silent():
+            self._start()
         for each in self._watched:
             each.check()
             if each.waits:
@@ -135,6 +143,16 @@ class Streams:
                 self.read(each.read_to)
             if each.take_skipped() and each.name == EVENTS_QUERY:
                 self.skipped()
+        self._let_sweep()
+
+    def _let_sweep(self) -> None:
+        """A sweep comes after the offsets are fixed: so no commit falls between the two."""
+        if not self._reads and self._watched and self._watched[0].offsets_fixed:
+            self._reads = True
+            if self.may_sweep:
+                self.skipped()
+        decided = bool(self._watched) and all(each.offsets_fixed or each.failures.in_a_row for each in self._watched)
+        self.may_sweep = self.may_sweep or decided or bool(self.silent())
 
     def stop(self) -> None:
         """Stop both."""
@@ -143,8 +161,11 @@ class Streams:
                 stack.callback(query.stop)
 
     def finish_batches(self, until: float) -> None:
-        """Let running batches end, at most until this `time.monotonic()`: an interrupted one logs stack traces."""
-        for query in self.queries:
+        """Let running batches end, at most until this `time.monotonic()`: an interrupted one logs stack traces.
+
+        Without a broker none ends.
+        """
+        for query in () if self.silent() else self.queries:
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
                 time.sleep(0.05)
 

@@ -452,7 +452,7 @@ def test_queries_that_end_are_started_again_and_batches_reported_once(
         alive=alive.add,
     )
     assert not streams.offsets_fixed
-    streams.start()
+    streams.check()
     try:
         wait_for("the offsets", lambda: streams.offsets_fixed)
         wait_for("signs of life", lambda: streams.check() or alive == {"ledger", "dead-letters"})

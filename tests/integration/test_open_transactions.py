@@ -52,7 +52,7 @@ def test_events_that_wait_behind_a_transaction_are_counted_until_it_ends(
 ) -> None:
     send(kafka)
     waiting: list[int] = []
-    watch = TopicWatch(kafka, lambda _topics: None, waiting.append)
+    watch = TopicWatch(kafka, lambda _topics: None, waiting.append, apart=1)
     with closing(watch):
         watch.look()
         assert waiting == [0]  # they may be read in a moment
@@ -67,7 +67,7 @@ def test_events_that_wait_behind_a_transaction_are_counted_until_it_ends(
         watch.look()
         assert waiting[-1] == 0
     anew: list[int] = []
-    with closing(TopicWatch(kafka, lambda _topics: None, anew.append)) as watch:
+    with closing(TopicWatch(kafka, lambda _topics: None, anew.append, apart=1)) as watch:
         transaction.begin_transaction()
         transaction.send(kafka.commit_topic, b"to be aborted", partition=0)
         transaction.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from compactor.locations import plain_path
 from streaming.kafka.shard_group import group_id
 from tests.integration.service_process import (
     STOP_PROMISE,
@@ -81,6 +83,37 @@ def test_a_kill_in_mid_rewrite_leaves_nothing_behind(place: Site) -> None:
     assert (code, seconds < STOP_PROMISE) == (0, True)
     log_lines(first.log_text)
     assert [line["logger"] for line in log_lines(second.log_text) if line["message"] == "stopped"] == ["firnline"]
+
+
+@pytest.mark.slow
+def test_a_file_group_that_kills_the_whole_container_twice_is_left_alone_and_the_others_are_compacted(
+    place: Site,
+) -> None:
+    """Where the kernel kills a container's processes as a group, nothing can be noted at the death."""
+    place.create("t")
+    place.append("t", **MANY)
+    rows = place.rows("t")
+    data = Path(plain_path(place.view("t").metadata.location)) / "data" / "part=p03"
+    known, lives = set(data.iterdir()), 0
+
+    def killed_or_done() -> bool:
+        if {*data.iterdir()} - known:
+            os.killpg(service.pid, signal.SIGKILL)
+            return True
+        return len(place.live_files("t")) == 20
+
+    while len(place.live_files("t")) == 80:
+        lives += 1
+        assert lives <= 3
+        service = place.start()
+        wait_for("a death or the end", killed_or_done, every=0.002)
+        known |= {*data.iterdir()}
+    assert lives == 3
+    assert sorted(str(path).count("part=p03") for path in place.live_files("t")) == [0] * 15 + [1] * 5
+    assert place.rows("t") == rows
+    assert "the service was killed twice while it rewrote these files" in service.log_text
+    service.wait_ready()
+    assert service.terminate()[0] == 0
 
 
 def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ import pytest
 from kafka import KafkaProducer
 
 from streaming.demo.broker import LocalBroker, new_broker
+from tests.faults.cells import DURING, make_due
+from tests.faults.scene import Scene
 from tests.integration.service_process import STOP_PROMISE, label, site, wait_for
 from tests.services.quick_java import quick_java
 
@@ -33,6 +36,13 @@ class BrokenSite:
 
     def stop_broker(self) -> None:
         self.up.close()
+
+    def signal_broker(self, number: signal.Signals) -> None:
+        """SIGSTOP: it accepts connections and answers nothing."""
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if str(self.broker.folder / "server.properties").encode() in line.read_bytes():
+                    os.kill(int(line.parent.name), number)
 
 
 @pytest.fixture
@@ -67,6 +77,76 @@ def test_without_a_broker_the_service_finds_and_rewrites_commits_and_hears_event
         new = place.append("t", commits=2)
         place.publish(*new)
         service.wait_metric("firnline_events_total", heard + len(new))
+        assert service.metrics().total("firnline_ledger_recounts_total", reason="history_gap") == 0
+        code, seconds = service.terminate()
+        assert (code, seconds < STOP_PROMISE) == (0, True)
+
+
+def test_a_silent_broker_is_seen_before_kafkas_client_gives_up_and_delays_neither_looks_nor_the_stop(
+    tmp_path: Path, broken: BrokenSite
+) -> None:
+    """Spark's query counts as active while Kafka's client waits: for three minutes."""
+    with site(tmp_path / "site", broken.broker.address, service={"sweep_seconds": 600}) as place:
+        place.create("t")
+        service = place.start()
+        service.wait_ready()
+        place.publish(*place.append("t"))
+        wait_for("the first rewrites", lambda: len(place.live_files("t")) == 4)
+        broken.signal_broker(signal.SIGSTOP)
+        wait_for("the service to see it", lambda: (service.get("/readyz") or (0, ""))[0] == 503)
+        metrics = service.metrics()
+        assert metrics.total("firnline_stream_ends_total") == 0, "seen by the end of the query only"
+        assert metrics.total("firnline_service_ready") == 0
+        assert "no Kafka broker answers" in (service.get("/readyz") or (0, ""))[1]
+        assert "no Kafka broker answers" in service.log_text
+        place.append("t")
+        wait_for("the rewrite of commits without events", lambda: len(place.live_files("t")) == 4)
+        broken.signal_broker(signal.SIGCONT)
+        service.wait_ready()
+        heard = service.metrics().total("firnline_events_total")
+        new = place.append("t", commits=1)
+        place.publish(*new)
+        service.wait_metric("firnline_events_total", heard + len(new))
+        broken.stop_broker()
+        wait_for("the service to see it", lambda: (service.get("/readyz") or (0, ""))[0] == 503)
+        code, seconds = service.terminate()
+        assert (code, seconds < STOP_PROMISE) == (0, True), service.log_text[-3000:]
+
+
+@pytest.mark.parametrize("component", ["broker", "catalog", "store"])
+def test_sigterm_is_obeyed_in_time_while_a_server_stands_still_during_a_run(tmp_path: Path, component: str) -> None:
+    scene = Scene(tmp_path)
+    try:
+        scene.site.create("t")
+        make_due(scene, "t", DURING)
+        scene.servers[component].freeze()
+        time.sleep(5)  # calls are under way
+        code, seconds = scene.service.terminate()
+        assert (code, seconds < STOP_PROMISE) == (0, True), scene.service.log_text[-3000:]
+    finally:
+        scene.servers[component].thaw()
+        scene.close()
+
+
+def test_a_service_starts_without_a_broker_works_by_looks_and_joins_when_it_comes(
+    tmp_path: Path, broken: BrokenSite
+) -> None:
+    broken.stop_broker()
+    hook = {"kind": "kafka", "topic": "compacted"}
+    with site(tmp_path / "site", broken.broker.address, hooks=[hook]) as place:
+        place.create("t")
+        place.append("t")
+        service = place.start()
+        wait_for("the rewrites", lambda: service.must_run() or len(place.live_files("t")) == 4)
+        status, body = service.get("/readyz") or (0, "")
+        assert (status, "no Kafka broker answers" in body) == (503, True)
+        assert (service.get("/healthz") or (0, ""))[0] == 200
+        broken.start_broker()
+        service.wait_ready()
+        new = place.append("t")
+        place.publish(*new)
+        service.wait_metric("firnline_events_total", len(new))
+        wait_for("the event of the hook", lambda: place.records("compacted"))
         assert service.metrics().total("firnline_ledger_recounts_total", reason="history_gap") == 0
         code, seconds = service.terminate()
         assert (code, seconds < STOP_PROMISE) == (0, True)

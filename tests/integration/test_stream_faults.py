@@ -31,7 +31,7 @@ from streaming.ledger.heard import Heard
 from streaming.service import streams as streams_module
 from streaming.service.streams import Streams
 from tests.conftest import Lake
-from tests.integration.service_process import wait_for
+from tests.integration.service_process import PATIENCE, wait_for
 from tests.services.quick_java import quick_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -53,6 +53,7 @@ class Scene:
     heard: list[str] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
     sweeps: int = 0
+    silent: str = ""
     more_topics: list[str] = field(default_factory=list)
 
     def start_broker(self) -> None:
@@ -115,8 +116,9 @@ class Scene:
             session=self.lake.session, settings=self.settings, catalogs=("lake",), checkpoint=f"file://{self.checkpoint}",
             handle=self.handle, missing=lambda _tables: frozenset(), shard=lambda: EVERYTHING,
             listener=self.published.append, write=True, skipped=self.swept,
+            silent=lambda: self.silent,
         )  # fmt: skip
-        streams.start()
+        streams.check()
         try:
             yield streams
         finally:
@@ -142,7 +144,7 @@ def scene(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.stop_broker()
 
 
-def checked(streams: Streams, what: str, done: Callable[[], bool], seconds: float = 90) -> None:
+def checked(streams: Streams, what: str, done: Callable[[], bool], seconds: float = PATIENCE) -> None:
     def look() -> bool:
         streams.check()
         return done()
@@ -170,16 +172,30 @@ def test_a_broker_that_goes_away_ends_nothing_and_its_events_are_heard_later(sce
         assert scene.lost() == []
 
 
-def test_a_start_without_a_broker_waits_for_it(scene: Scene) -> None:
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_start_without_a_broker_waits_for_it_and_a_sweep_follows_the_first_offsets(scene: Scene, seen: bool) -> None:
+    """`seen`: the topics were looked at before; else it falls silent right after that."""
     scene.stop_broker()
+    scene.silent = "no broker answers" if seen else ""
     with scene.streams() as streams:
-        checked(streams, "failures", lambda: streams.may_sweep)
+        checked(streams, "sweeps", lambda: streams.may_sweep)
         assert not streams.offsets_fixed
+        assert streams.behind or not seen
+        assert "ledger" in streams.troubles
+        assert (scene.sweeps, bool(streams.queries)) == (0, not seen)
         scene.start_broker()
+        scene.silent = ""
         checked(streams, "the offsets", lambda: streams.offsets_fixed and not streams.troubles)
+        assert scene.sweeps
         scene.send("first")
         checked(streams, "the event", lambda: scene.heard == ["first"])
-        assert scene.sweeps
+
+
+def test_the_first_sweep_of_a_start_comes_after_the_first_offsets(scene: Scene) -> None:
+    with scene.streams() as streams:
+        checked(streams, "sweeps", lambda: streams.may_sweep)
+        assert streams.offsets_fixed
+        assert scene.sweeps == 0
 
 
 def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(scene: Scene) -> None:

@@ -91,10 +91,38 @@ def test_a_record_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory,
     assert folder.all() == []
 
 
-def test_torn_records_and_strange_files_are_passed_over(tmp_path: Path) -> None:
-    for name, text in {"a.json": '{"run_id": ', "b.json": "[]", "c.json.tmp": "{}", "d.json": '{"files": []}'}.items():
-        (tmp_path / name).write_text(text)
-    assert InFlightRecords(str(tmp_path), DEAD, 60, lambda: 0).all() == []
+def test_records_that_cannot_be_read_are_set_aside_once_and_kept(
+    tmp_path: Path, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = InFlightRecords(f"file://{tmp_path}", DEAD, 60, lambda: 0)
+    good = folder.open("run", scene.history.view(), ["one"])
+    newer = json.dumps({**json.loads((tmp_path / "run.json").read_text()), "of_a_later_version": 1})
+    texts = {
+        "a.json": b'{"run_id": ', "b.json": b"[]", "d.json": b'{"files": []}', "e.json": b"", "f.json": b"\xff\x00",
+        "g.json": newer.encode(), "h.json": b"null", "i.json": b'{"files": 1, "namespace": 2, "prefixes": 3}',
+        "j.json": b"[" * 100_000,
+    }  # fmt: skip
+    for name, text in {**texts, "c.json.tmp": b"{}"}.items():
+        (tmp_path / name).write_bytes(text)
+    for _ in range(3):
+        assert folder.all() == [good]
+        assert folder.unreadable == len(texts)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.unreadable")} == {
+        f"{name}.unreadable": text for name, text in texts.items()
+    }
+    assert [line.getMessage().count("not a valid in-flight record") for line in caplog.records] == [1] * len(texts)
+    (tmp_path / "g.json.unreadable").unlink()
+    assert folder.all() == [good]
+    assert folder.unreadable == len(texts) - 1
+
+
+def test_a_record_that_cannot_be_read_nor_renamed_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "a.json.unreadable").mkdir()  # in the way
+    (tmp_path / "a.json.unreadable" / "file").touch()
+    folder = InFlightRecords(f"file://{tmp_path}", DEAD, 60, lambda: 0)
+    assert folder.all() == folder.all() == []
+    assert (tmp_path / "a.json").read_text() == "[]"
 
 
 def test_a_lease_is_renewed_by_two_threads_at_once(tmp_path: Path, scene: Scene) -> None:

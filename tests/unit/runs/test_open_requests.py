@@ -152,5 +152,5 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.
     (tmp_path / "checkpoint").write_text("a file, no folder")
     with caplog.at_level(logging.WARNING):
         given_board.request(ONE, [""])
-    assert "a restart would lose" in caplog.text
+    assert "after a restart, its requests are lost" in caplog.text
     assert asked(given_board, ONE) == ("",)

@@ -82,6 +82,9 @@ class Scene:
             records=SimpleNamespace(note_committed=lambda *_: None), catalogs=None, cache=None, right=None, slots=None,
             pace=None, ticks=lambda: 0.0, listener=lambda _: None, session=None, lease_seconds=60, check_seconds=60,
             unanswered=Unanswered(),
+            given_up=SimpleNamespace(
+                tried=lambda *_: nullcontext(), suspects=lambda _table: frozenset(), attempt=lambda *_: nullcontext()
+            ),
         )  # fmt: skip
         self.tools = tools
         table: Any = SimpleNamespace(name="lake.db.t")

@@ -18,7 +18,6 @@ from streaming.kafka.access import KafkaAccess
 from streaming.kafka.clients import admin_client, cluster_id, consumer_client, ensure_topics, producer
 from streaming.kafka.oldest_offsets import oldest_offsets
 from streaming.kafka.topic_sample import sample_topic
-from streaming.kafka.topic_watch import TopicWatch
 
 MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "admin": admin_client,
@@ -29,7 +28,6 @@ MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "cluster": cluster_id,
     "oldest offsets": lambda kafka: oldest_offsets(kafka, {"commits": {"0": 1}}),
     "sample": lambda kafka: sample_topic(kafka, "commits"),
-    "watch": lambda kafka: TopicWatch(kafka, lambda _topics: None).look(),
 }
 
 
