@@ -29,6 +29,8 @@ RENEWING: Final = (
     "them out of the settings, so that the environment's are used (IRSA, instance profile), which are renewed"
 )
 """The remedy where a credential has expired."""
+PERMIT: Final = "check the permissions: firnline reads, writes and deletes files below the location of its tables"
+"""The remedy where a store or a file system denies access."""
 
 _READ_GAP: Final = 64 * 1024  # reading this many bytes is cheaper than a second request
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -145,7 +147,7 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
             reason=Reason.CREDENTIALS_EXPIRED,
         )
     if isinstance(error, PermissionError) or number in _DENIED:
-        return GiveUpError(f"Access denied while {action} {location}: {error}", reason=Reason.ACCESS_DENIED)
+        return GiveUpError(f"Access denied while {action} {location}: {error}; {PERMIT}", reason=Reason.ACCESS_DENIED)
     return RetryError(f"Storage failed while {action} {location}: {type(error).__name__}: {error}")
 
 
