@@ -28,7 +28,7 @@ from compactor.spark.java_table import (
     expired_in_java,
     first_line,
 )
-from compactor.storage.byte_store import PERMIT
+from compactor.storage.byte_store import PERMIT, checksum_remedy
 
 ENGINES = "firnline.engines"
 PART = "firnline.part"
@@ -315,7 +315,7 @@ def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> Fir
         return RetryError(f"{what}: {message}", reason=Reason.CREDENTIALS_EXPIRED)
     if denied is not None:
         return RetryError(f"{what}: {denied}; {PERMIT}", reason=Reason.ACCESS_DENIED)
-    return RetryError(f"{what}: {message}", reason=Reason.COMMIT_FAILED)
+    return RetryError(f"{what}: {message}{checksum_remedy(message)}", reason=Reason.COMMIT_FAILED)
 
 
 def _live_deletes(table: JavaTable, locations: AbstractSet[str]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.spark.java_table import denial, exception_class, first_line, spark_has_ended
-from compactor.storage.byte_store import PERMIT
+from compactor.spark.shipped_modules import REMEDY, unusable
+from compactor.storage.byte_store import PERMIT, checksum_remedy
 
 UNSUPPORTED: Final = "java.lang.UnsupportedOperationException"
 KILLED: Final = (
@@ -82,11 +83,14 @@ def reason_of(error: Exception) -> tuple[Reason, str]:
     if isinstance(error, Py4JJavaError):
         if exception_class(error) == UNSUPPORTED:
             return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds
+        interpreter = unusable(error)
+        if interpreter is not None:
+            return Reason.BAD_SETTING, f" ({interpreter}). {REMEDY}"
         if any(sign in str(error) for sign in KILLED):
             return Reason.OUT_OF_MEMORY, WAS_KILLED
     if denial(error) is not None:
         return Reason.ACCESS_DENIED, f"; {PERMIT}"
-    return Reason.UNEXPECTED, ""
+    return Reason.UNEXPECTED, checksum_remedy(str(error))
 
 
 def _suspects(cause: str, paths: Sequence[str]) -> str:
