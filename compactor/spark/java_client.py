@@ -45,12 +45,13 @@ class JavaClient:
             levels[index] = level
         catalog = jvm.org.apache.iceberg.catalog
         with _named("it cannot load a table"):
-            opened = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(self.name, self._options, self._hadoop)
             identifier = catalog.TableIdentifier.of(catalog.Namespace.of(levels), view.name.name)
-            return opened.loadTable(identifier).io()
+            return self._opened().loadTable(identifier).io()
 
     def store_io(self) -> Any:
-        """The FileIO of a catalog without tables."""
+        """Ask a catalog without tables for its namespaces; returns the FileIO of its properties."""
+        with _named("it cannot list namespaces"):
+            self._opened().listNamespaces()
         options = self._options
         with _named("its client of the store cannot be made"):
             return self.gateway.jvm.org.apache.iceberg.CatalogUtil.loadFileIO(
@@ -75,6 +76,10 @@ class JavaClient:
     def delete(self, io: Any, location: str) -> None:
         with _named(f"it cannot delete {location}"):
             io.deleteFile(location)
+
+    def _opened(self) -> Any:
+        iceberg: Any = self.gateway.jvm.org.apache.iceberg
+        return iceberg.CatalogUtil.buildIcebergCatalog(self.name, self._options, self._hadoop)
 
     @property
     def _options(self) -> Any:
