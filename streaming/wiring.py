@@ -67,8 +67,8 @@ def rewrite_slots(
     `most`: `service.max_concurrent_file_group_rewrites`.
 
     Raises:
-        InputError: without a stream, if executors lack Python packages. Beside a stream, rewrites wait until that is
-            repaired.
+        InputError: Spark's Python workers lack packages. Beside a stream on a cluster, rewrites wait until that is
+            repaired instead.
     """
     spark, slots = SparkExecutors(session), SlotPool(0, most)
 
@@ -83,8 +83,8 @@ def rewrite_slots(
     stream_cores = STREAM_CORES if beside_stream else 0
     watch = ClusterWatch(spark, slots.resize, busy, stream_cores=stream_cores, check=check if watched else None)
     watch.start()
-    if not beside_stream and not spark.is_local:
-        check(max(1, watch.state.executors.cores))
+    if not watched:  # the worker that is started for it, and what it imports, are the first rewrite's
+        check(1 if spark.is_local else max(1, watch.state.executors.cores))
     return slots, watch
 
 

@@ -26,10 +26,12 @@ from compactor.spark.java_table import (
     JAVA_ERRORS,
     VALIDATION,
     JavaTable,
+    denial,
     exception_class,
     expired_in_java,
     first_line,
 )
+from compactor.storage.byte_store import PERMIT, checksum_remedy
 
 ENGINES = "firnline.engines"
 PART = "firnline.part"
@@ -324,10 +326,12 @@ def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> Fir
         return ReplanError(
             f"another commit touched the files of run {summary.run_id}: {message}", reason=Reason.CONFLICT
         )
-    return RetryError(
-        f"the commit of run {summary.run_id} could not be prepared: {message}",
-        reason=Reason.CREDENTIALS_EXPIRED if expired_in_java(error, table.view) else Reason.COMMIT_FAILED,
-    )
+    what, denied = f"the commit of run {summary.run_id} could not be prepared", denial(error)
+    if expired_in_java(error, table.view):
+        return RetryError(f"{what}: {message}", reason=Reason.CREDENTIALS_EXPIRED)
+    if denied is not None:
+        return RetryError(f"{what}: {denied}; {PERMIT}", reason=Reason.ACCESS_DENIED)
+    return RetryError(f"{what}: {message}{checksum_remedy(message)}", reason=Reason.COMMIT_FAILED)
 
 
 def _live_deletes(table: JavaTable, locations: AbstractSet[str]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from sqlalchemy import make_url, select
 
 from compactor.iceberg import opaque_types  # noqa: F401 - before any metadata is parsed
 from compactor.iceberg.hive_catalog import open_hive_catalog
+from compactor.iceberg.proxies import with_store_proxy
 from compactor.iceberg.rest_catalog import ANSWER_SECONDS, CONNECT_SECONDS
 from compactor.iceberg.vending_catalog import VendingRestCatalog
 from compactor.settings.catalogs import catalog_type
+from compactor.storage.s3_client import checksum_environment
 
 _CONNECT: Final = {"connect_timeout": f"{CONNECT_SECONDS:.0f}"}
 _ANSWER: Final = f"{ANSWER_SECONDS:.0f}"
@@ -61,6 +63,8 @@ def other_names(catalog: Catalog) -> list[str]:
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """The catalog that the properties describe; raises the errors of PyIceberg's `load_catalog`."""
+    checksum_environment()
+    properties = with_store_proxy(properties)
     kind = "" if "py-catalog-impl" in properties else catalog_type(properties)
     # PyIceberg refuses `type` beside `py-catalog-impl`.
     others = {key: value for key, value in properties.items() if key != "type"}

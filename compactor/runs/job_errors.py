@@ -14,7 +14,9 @@ from compactor.partitions import partition_text
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
-from compactor.spark.java_table import exception_class, first_line, spark_has_ended
+from compactor.spark.java_table import denial, exception_class, first_line, spark_has_ended
+from compactor.spark.shipped_modules import REMEDY, unusable
+from compactor.storage.byte_store import PERMIT, checksum_remedy
 
 UNSUPPORTED: Final = "java.lang.UnsupportedOperationException"
 KILLED: Final = (
@@ -61,7 +63,7 @@ def failure_of_group(plan: TablePlan, task: TaskId, error: Exception) -> Firnlin
     reason, remedy = reason_of(error)
     if isinstance(error, FirnlineError) and reason not in {Reason.INPUT_MISSING, Reason.OUT_OF_MEMORY}:
         return error
-    group, cause = plan.groups[task.group].file_group, first_line(error).rstrip(".")
+    group, cause = plan.groups[task.group].file_group, (denial(error) or first_line(error)).rstrip(".")
     if reason is Reason.OUT_OF_MEMORY:
         remedy += SMALLER_FILES
     if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
@@ -81,9 +83,14 @@ def reason_of(error: Exception) -> tuple[Reason, str]:
     if isinstance(error, Py4JJavaError):
         if exception_class(error) == UNSUPPORTED:
             return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds
+        interpreter = unusable(error)
+        if interpreter is not None:
+            return Reason.BAD_SETTING, f" ({interpreter}). {REMEDY}"
         if any(sign in str(error) for sign in KILLED):
             return Reason.OUT_OF_MEMORY, WAS_KILLED
-    return Reason.UNEXPECTED, ""
+    if denial(error) is not None:
+        return Reason.ACCESS_DENIED, f"; {PERMIT}"
+    return Reason.UNEXPECTED, checksum_remedy(str(error))
 
 
 def _suspects(cause: str, paths: Sequence[str]) -> str:

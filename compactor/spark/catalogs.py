@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
+from compactor.iceberg.proxies import java_rest_proxy, with_store_proxy
 from compactor.reasons import Reason
 from compactor.settings.catalogs import catalog_type, type_problem
 from compactor.spark.file_io import file_io_conf, stores_of
@@ -63,6 +64,7 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     Raises:
         InputError: the catalog type has no counterpart in Spark.
     """
+    properties = with_store_proxy(properties)
     kind = catalog_type(properties)
     problem = type_problem(kind)
     if problem is not None:
@@ -83,6 +85,7 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     if kind == "rest" and ACCESS_DELEGATION.lower() not in {key.lower() for key in conf}:
         conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always requests them, Java only if configured
     if kind == "rest":
+        conf = java_rest_proxy(properties.get("uri", "")) | conf
         # For five minutes Java would load an unchanged table with the credential of the store that it had before.
         conf.setdefault("rest-table-cache.max-entries", "0")
     if kind == "rest" and properties.get("credential"):

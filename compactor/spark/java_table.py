@@ -21,6 +21,7 @@ from compactor.iceberg.tables import TableMissingError, TableView
 from compactor.locations import is_too_long
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
+from compactor.storage.byte_store import PERMIT
 from compactor.table_names import TableName
 
 JAVA_ERRORS = (Py4JJavaError, CapturedException)
@@ -39,6 +40,11 @@ SILENCE = (
     "Status Code: 500",
     "Status Code: 503",
 )
+_DENIED = re.compile(
+    r"Access ?Denied|AccessControlException|Permission denied|Operation not permitted|Read-only file system|"
+    r"Mkdirs failed|[Ss]tatus [Cc]ode:? 403|403 Forbidden|ForbiddenException|AuthorizationPermissionMismatch"
+)
+"""In the errors of file systems and stores that deny access. Hadoop does not say why it could not make a folder."""
 SHUT_DOWN = ("SparkContext was shut down", "stopped SparkContext")
 """In the errors of calls that Spark's end has cut."""
 _JOB_ABORTED = re.compile(r"Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ")
@@ -311,6 +317,13 @@ def store_is_silent(error: Py4JJavaError) -> bool:
     return any(sign in str(error) for sign in SILENCE)
 
 
+def denial(error: BaseException) -> str | None:
+    """The line of an error of Java in which a store or file system denies access, often the last cause; else None."""
+    lines = str(error).splitlines() if isinstance(error, JAVA_ERRORS) else []
+    denied = next((line for line in lines if _DENIED.search(line)), None)
+    return denied and _JOB_ABORTED.sub("", denied.strip().removeprefix("Caused by: "))
+
+
 def spark_has_ended(error: BaseException) -> bool:
     """Whether Spark or its JVM has ended: nothing is wrong with what it worked on."""
     if isinstance(error, JAVA_ERRORS):
@@ -322,6 +335,9 @@ def unforeseen(what: str, error: Exception) -> FirnlineError:
     """What an error that no code expects means: Spark has ended, which says nothing about the table; else give up."""
     if spark_has_ended(error):
         return RetryError(f"Spark ended, and {what} failed: {first_line(error)}", reason=Reason.SPARK_LOST)
+    denied = denial(error)
+    if denied is not None:
+        return GiveUpError(f"{what} failed: {denied}; {PERMIT}", reason=Reason.ACCESS_DENIED)
     return GiveUpError(f"{what} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
 
 

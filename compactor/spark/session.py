@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -24,8 +25,13 @@ from compactor.spark.catalogs import aws_profile, bundles, spark_catalog_conf
 from compactor.spark.java import SPARK_JARS, JarSet, fetch_jars, java_home
 from compactor.spark.jvm_output import output_without_secrets
 from compactor.spark.shipped_modules import send_modules
+from compactor.storage.s3_client import checksum_environment
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SPARK_HOME = Path(pyspark.__file__).parent
+HOST_VARIABLES = frozenset({"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_DIRS", "SPARK_USER"})
+"""Variables of Spark that tell of the host and its user. The others are for a Spark that is started in another way."""
+HADOOP_VARIABLES = frozenset({"HADOOP_CONF_DIR", "YARN_CONF_DIR"})  # YARN, HDFS and Kerberos need them
 LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
 LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 KEPT_BATCHES = 20
@@ -47,10 +53,6 @@ LOG = logging.getLogger("firnline")
 SHUFFLE_PARTITIONS = 1  # no query of the service shuffles more than a few rows
 
 
-def _password_variables(settings: Settings) -> set[str]:
-    return {hook.password_env for hook in settings.hooks} | {lock.password_env for lock in settings.locks}
-
-
 def spark_session(settings: Settings, application: str = "firnline") -> SparkSession:
     """Start (or reuse) the session that runs the stream and the output tasks.
 
@@ -58,11 +60,9 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
         InputError: the JVM, or a local Spark, does not start with these settings.
         RetryError: a cluster did not admit the application.
     """
-    os.environ["JAVA_HOME"] = str(java_home())
-    # Local executors must use the interpreter of this environment. PySpark itself reads only the variable.
-    os.environ.setdefault("PYSPARK_PYTHON", settings.spark.conf.get("spark.pyspark.python", sys.executable))
+    _settings_win(settings.spark.conf)
     conf = {"spark.app.name": application, "spark.master": settings.spark.master} | session_conf(settings)
-    _launch_jvm(launch_conf(conf), _password_variables(settings))
+    _launch_jvm(launch_conf(conf), settings)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -83,6 +83,45 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     return session
 
 
+def foreign_variables(environment: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """Variables of another Spark, which would win over the settings: each has its setting (`spark.conf`). Pure."""
+    ours = {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": _interpreter(conf)}
+    kept = HOST_VARIABLES - ({"SPARK_LOCAL_DIRS"} if "spark.local.dir" in conf else set())
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("SPARK_", "PYSPARK_")) and name not in kept and ours.get(name) != value
+    }
+
+
+def _interpreter(conf: Mapping[str, str]) -> str:
+    """Of Spark's Python workers. Local ones must use the interpreter of this environment."""
+    return conf.get("spark.pyspark.python", sys.executable)
+
+
+def _settings_win(conf: Mapping[str, str]) -> None:
+    """Take variables of another Spark out of this process' environment, before Spark starts; say so."""
+    if SparkContext._gateway is not None:  # noqa: SLF001 - what Spark has set itself since then stays
+        return
+    foreign = foreign_variables(os.environ, conf)
+    for name in foreign:
+        del os.environ[name]
+    if foreign:
+        LOG.warning(
+            "ignored in the environment: %s; firnline starts the Spark that it was installed with, as its settings "
+            "say: write to spark.master and spark.conf what is needed of them",
+            ", ".join(sorted(foreign)),
+        )
+    for name in HADOOP_VARIABLES & os.environ.keys():
+        LOG.info(
+            "Spark also reads the Hadoop configuration in %s (%s); keys spark.hadoop.* of spark.conf win over it",
+            os.environ[name],
+            name,
+        )
+    # PySpark reads these from the environment only.
+    os.environ |= {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": _interpreter(conf)}
+
+
 def launch_conf(conf: Mapping[str, str]) -> dict[str, str]:
     """The part of the configuration that may be, and must be, on the JVM's command line. The JVM gets all of it
     afterwards, through Py4J's authenticated socket.
@@ -91,10 +130,10 @@ def launch_conf(conf: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in needed.items() if not is_secret(key, value)}
 
 
-def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
+def _launch_jvm(conf: Mapping[str, str], settings: Settings) -> None:
     """Start the JVM, unless this process has one. PySpark would put the whole configuration on its command line.
 
-    PySpark has no public way to start the JVM before the context. `passwords`: variables that hold one.
+    PySpark has no public way to start the JVM before the context.
 
     Raises:
         InputError: the JVM ends at once.
@@ -107,7 +146,7 @@ def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
             "set Java's options in the environment instead (JDK_JAVA_OPTIONS), and name no password in addresses",
             key,
         )
-    with _kept_out_of_environment(passwords), output_without_secrets() as output:
+    with out_of_environment(settings), output_without_secrets() as output:
         arguments = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         try:
             gateway = launch_gateway(arguments, {"stdout": output, "stderr": output})
@@ -126,8 +165,11 @@ def _does_not_start(cause: str) -> InputError:
 
 
 @contextmanager
-def _kept_out_of_environment(passwords: Container[str]) -> Iterator[None]:
-    """The JVM and Spark's Python workers do not inherit firnline's settings: the driver sends them what they need."""
+def out_of_environment(settings: Settings) -> Iterator[None]:
+    """The JVM and Spark's Python workers do not inherit firnline's settings and the variables that hold a password: the
+    driver sends them what they need.
+    """
+    passwords = {hook.password_env for hook in settings.hooks} | {lock.password_env for lock in settings.locks}
     names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX) or name in passwords]
     taken = {name: os.environ.pop(name) for name in names}
     try:
@@ -167,7 +209,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # The cache reuses the deletes of one query in a query that reads other columns: deleted rows come back
         # (apache/iceberg 15039).
         "spark.sql.iceberg.executor-cache.enabled": "false",
-        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in (WORKER_ENVIRONMENT | checksum_environment()).items()},
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):

@@ -31,11 +31,15 @@ NEEDED = (
 )  # fmt: skip
 """Modules that tasks import: rewrites, decoding of manifests and of events."""
 
-UNUSABLE = ("PYTHON_VERSION_MISMATCH", "Cannot run program")
+UNUSABLE = (
+    "PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError: ", "ImportError: ", "SyntaxError: ",
+    "No port number in pyspark.daemon", "Bad data in pyspark.daemon",
+)  # fmt: skip
+"""In the errors of Spark jobs whose interpreter is not there, or is not one for firnline."""
 REMEDY = (
-    f"Install firnline's Python dependencies for Python {'.'.join(platform.python_version_tuple()[:2])} on every host "
-    "of the cluster (`pip install firnline` brings them), and name that interpreter in the settings: spark.conf, key "
-    "spark.pyspark.python"
+    "In local mode, remove spark.pyspark.python from spark.conf. For a cluster, install firnline's Python dependencies "
+    f"for Python {'.'.join(platform.python_version_tuple()[:2])} on every host (`pip install firnline` brings them), "
+    "and name that interpreter there"
 )
 
 
@@ -67,14 +71,20 @@ def check_executors(context: SparkContext, tasks: int) -> None:
     try:
         found = set(context.parallelize(range(tasks), tasks).mapPartitions(_missing).collect())
     except Py4JJavaError as error:
-        cause = next((cause for cause in UNUSABLE if cause in str(error)), None)
+        cause = unusable(error)
         if cause is None:
             raise
         raise InputError(
-            f"executors cannot use the interpreter {context.pythonExec} ({cause}). {REMEDY}", reason=Reason.BAD_SETTING
+            f"Spark's Python workers cannot use the interpreter {context.pythonExec}: {cause}. {REMEDY}",
+            reason=Reason.BAD_SETTING,
         ) from error
     if found:
         raise InputError(explanation(found), reason=Reason.BAD_SETTING)
+
+
+def unusable(error: Exception) -> str | None:
+    """The line of a Spark job's error which says that the interpreter of its Python workers cannot be used."""
+    return next((line.strip() for line in str(error).splitlines() if any(sign in line for sign in UNUSABLE)), None)
 
 
 def explanation(found: Iterable[tuple[str, str, str, str]]) -> str:

@@ -14,6 +14,7 @@ GiveUpError `store_refuses` (it never accepts the request), `unsupported_encrypt
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ RENEWING: Final = (
     "them out of the settings, so that the environment's are used (IRSA, instance profile), which are renewed"
 )
 """The remedy where a credential has expired."""
+PERMIT: Final = "check the permissions: firnline reads, writes and deletes files below the location of its tables"
+"""The remedy where a store or a file system denies access."""
+_CHECKSUMS_REFUSED: Final = re.compile(
+    "MissingContentLength|must provide the Content-Length|header you provided implies functionality|"
+    "aws-chunked|STREAMING-UNSIGNED-PAYLOAD|x-amz-(?:trailer|checksum|sdk-checksum)"
+)
 
 _READ_GAP: Final = 64 * 1024  # reading this many bytes is cheaper than a second request
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -148,8 +155,16 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:  
             reason=Reason.CREDENTIALS_EXPIRED,
         )
     if isinstance(error, PermissionError) or number in _DENIED:
-        return GiveUpError(f"Access denied while {action} {location}: {error}", reason=Reason.ACCESS_DENIED)
-    return RetryError(f"Storage failed while {action} {location}: {type(error).__name__}: {error}")
+        return GiveUpError(f"Access denied while {action} {location}: {error}; {PERMIT}", reason=Reason.ACCESS_DENIED)
+    remedy = checksum_remedy(str(error))
+    return RetryError(f"Storage failed while {action} {location}: {type(error).__name__}: {error}{remedy}")
+
+
+def checksum_remedy(error: str) -> str:
+    """The end of a sentence that repeats the error of a store: what to set if it refuses checksums; else empty."""
+    if _CHECKSUMS_REFUSED.search(error) is None:
+        return ""
+    return "; for a store without checksums in trailers, AWS_REQUEST_CHECKSUM_CALCULATION must be when_required"
 
 
 @contextmanager

@@ -24,6 +24,7 @@ S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
 LONGEST_KEY: Final = 1024
 CLIENTS_KEPT: Final = 16  # each table with a vended credential has its own
 THREADS_MAX: Final = 16
+CHECKSUM_VARIABLES: Final = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
 _THREADS: Final = 8
 _TAGS: Final = "s3.write.tags."
 _ACCESS_POINTS: Final = "s3.access-points."
@@ -169,6 +170,15 @@ def request_payer(properties: Mapping[str, str]) -> dict[str, str]:
 # --- the client ---
 
 
+def checksum_environment() -> dict[str, str]:
+    """Let the S3 clients of this process (boto3, Arrow, Java) send only the checksums that S3 requires.
+
+    All of them send more since 2025, in trailers, which many S3-compatible stores refuse. What the user has set holds.
+    Call it before a client is made or a process started. Returns the variables, for executors.
+    """
+    return {name: os.environ.setdefault(name, "when_required") for name in CHECKSUM_VARIABLES}
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """Settings of a client; equal settings share one client.
@@ -295,6 +305,7 @@ def _new_client(settings: ClientSettings, vended: VendedCredential | None = None
     from botocore.config import Config  # noqa: PLC0415
     from botocore.exceptions import ProfileNotFound  # noqa: PLC0415
 
+    checksum_environment()
     timeouts = {"connect_timeout": settings.connect_timeout, "read_timeout": settings.read_timeout}
     config = Config(
         s3={
@@ -304,9 +315,6 @@ def _new_client(settings: ClientSettings, vended: VendedCredential | None = None
         },
         retries={"mode": "standard", "total_max_attempts": settings.attempts},
         max_pool_connections=2 * THREADS_MAX,
-        # Many S3-compatible stores do not know the checksums that newer boto versions send by default.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
         **({"use_dualstack_endpoint": True} if settings.dualstack else {}),
         **({"signature_version": UNSIGNED} if settings.anonymous else {}),
         **({"proxies": {"http": settings.proxy, "https": settings.proxy}} if settings.proxy else {}),

@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.storage.byte_store import RENEWING
+from compactor.storage.byte_store import RENEWING, checksum_remedy
 
 _REMEDY: Final = (
     "check the credentials, and that they allow s3:GetObject, s3:PutObject, s3:ListBucket and s3:AbortMultipartUpload "
@@ -73,6 +73,7 @@ def translated(error: Exception, location: str, action: str) -> GiveUpError | Re
     denied = isinstance(error, NoCredentialsError | PartialCredentialsError)
     reason = Reason.ACCESS_DENIED if denied else _reason(*error_code(error))
     sentence = _SENTENCES[reason].format(location=location, action=action, error=error, kind=type(error).__name__)
+    sentence += checksum_remedy(str(error))
     if error_code(error)[1] == CLOCK_DIFFERS:
         sentence += " (the clock of this host and that of the store differ by more than 15 minutes: set this clock)"
     if error_code(error)[1] == "400":

@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
@@ -19,11 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.java_gateway import JavaGateway
 from pyiceberg.catalog import Catalog
 
 from compactor.errors import FirnlineError, InputError
 from compactor.history.table import HistoryTable
 from compactor.iceberg.open_catalog import other_names
+from compactor.iceberg.proxies import with_store_proxy
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import opened
@@ -36,9 +38,13 @@ from compactor.settings.locks import LockSettings
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import spark_catalog_conf
 from compactor.spark.java import jars_folder, java_home
+from compactor.spark.java_client import JavaClient, java_gateway
 from compactor.spark.java_table import data_folder
 from compactor.spark.session import jar_sets
+from compactor.storage.byte_store import ByteStore
+from compactor.storage.file_io_store import FileIOByteStore
 from compactor.storage.opening import byte_store_for
+from compactor.storage.s3_store import S3ByteStore
 from compactor.table_names import TableName
 from metrics.http.http_access import Certificate
 from streaming.hooks.kinds import make_hook
@@ -101,8 +107,10 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
     if settings.http.tls_certificate:
         yield _tried("http certificate", "correct http.tls_certificate and http.tls_key", _certificate, settings.http)
     catalogs = Catalogs(settings.catalogs)
+    found = dict[str, TableView | None]()
     for name in catalogs.names:
-        yield from _check_catalog(settings, catalogs, name, observe=observe)
+        yield from _check_catalog(settings, catalogs, name, found, observe=observe)
+    yield from _check_java(settings, found, observe=observe)
     history = history_table(settings, catalogs)
     if history is not None:
         yield _tried(f"history table {history.name}", HISTORY_REMEDY, _history, catalogs, history, observe)
@@ -146,7 +154,10 @@ def _java(settings: Settings) -> str:
     return f"{home}; {fetched}"
 
 
-def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe: bool) -> Iterator[Check]:
+def _check_catalog(
+    settings: Settings, catalogs: Catalogs, name: str, tables: dict[str, TableView | None], *, observe: bool
+) -> Iterator[Check]:
+    """The clients of Python. Puts a table of a catalog that answers into `tables`, None where none is found."""
     found: list[TableView] = []
 
     def open_it() -> str:
@@ -170,10 +181,7 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
             raise NothingToTryError(OBSERVED)
         if found:
             return _written(data_folder(found[0]), found[0].io.properties)
-        warehouse = catalogs.properties(name).get("warehouse", "")
-        if "://" not in warehouse and not warehouse.startswith(("/", "file:")):
-            raise NothingToTryError("no table whose folder could be tried, and the warehouse is not a location")
-        return _written(warehouse, catalogs.properties(name))
+        return _written(_warehouse(catalogs.properties(name)), with_store_proxy(catalogs.properties(name)))
 
     opened = _tried(f"catalog {name}", f"check catalogs.{name}: type, uri and credentials", open_it)
     yield opened
@@ -184,6 +192,53 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
         yield _tried(f"store of {name}, read", remedy, read)
         remedy += "; `run --observe` does not need it (check with --observe)"
         yield _tried(f"store of {name}, write", remedy, write)
+        tables[name] = found[0] if found else None
+
+
+def _warehouse(properties: Mapping[str, str]) -> str:
+    warehouse = properties.get("warehouse", "")
+    if "://" not in warehouse and not warehouse.startswith(("/", "file:")):
+        raise NothingToTryError("no table whose folder could be tried, and the warehouse is not a location")
+    return warehouse
+
+
+def _check_java(settings: Settings, found: Mapping[str, TableView | None], *, observe: bool) -> Iterator[Check]:
+    """Iceberg's Java client, which commits, in one JVM for all catalogs that answer. `found`: a table of each."""
+    with ExitStack() as running:
+        started: list[tuple[JavaGateway, Mapping[str, str]]] = []
+
+        def tried(name: str, view: TableView | None) -> str:
+            if "spark.jars.packages" in settings.spark.conf:
+                raise NothingToTryError("Spark downloads the jars when it starts (spark.jars.packages)")
+            if not started:
+                started.append(running.enter_context(java_gateway(settings)))
+            gateway, conf = started[0]
+            return _through_java(JavaClient(gateway, name, conf), settings.catalogs[name], view, observe=observe)
+
+        for name, view in found.items():
+            remedy = f"check catalogs.{name} and the environment for Java, which commits (region, keys, proxy)"
+            yield _tried(f"Java client of {name}", remedy, tried, name, view)
+
+
+def _through_java(java: JavaClient, properties: Mapping[str, str], view: TableView | None, *, observe: bool) -> str:
+    if view is None and observe:
+        raise NothingToTryError("the catalog has no table that is rewritten or observed; see tables.*")
+    io = java.store_io() if view is None else java.table_io(view)
+    loaded = "" if view is None else f"loaded {view.name}; "
+    if view is not None and observe:
+        return f"{loaded}read {len(java.read(io, view.metadata_location)):,} bytes of metadata"
+    location = _probe_in(_warehouse(properties) if view is None else data_folder(view))
+    with _folders_kept(location):
+        java.write(io, location, PROBE)
+        back = java.read(io, location)
+        java.delete(io, location)
+    if back != PROBE:
+        raise InputError(f"{location} was read back with different bytes than were written")
+    return f"{loaded}wrote, read and deleted {location}"
+
+
+def _probe_in(folder: str) -> str:
+    return f"{folder.rstrip('/')}/.firnline-probe-{uuid.uuid4().hex}"
 
 
 def _namespaces(name: str, catalog: Catalog) -> str:
@@ -228,18 +283,18 @@ def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName 
 
 
 def _written(folder: str, properties: Mapping[str, str]) -> str:
-    """Write an object as outputs are written, read it and delete it."""
-    location = f"{folder.rstrip('/')}/.firnline-probe-{uuid.uuid4().hex}"
+    """Write an object as outputs are written, read it and delete it. On S3, Arrow writes and reads it too: it writes
+    the history.
+    """
+    location = _probe_in(folder)
     store = byte_store_for(location, properties)
     with _folders_kept(location):
-        output = store.create(location)
-        try:
-            output.write(PROBE)
-            output.finish()
-        except Exception:
-            with suppress(Exception):
-                output.abort()
-            raise
+        if isinstance(store, S3ByteStore):
+            arrow = FileIOByteStore(dict(properties))
+            _write(arrow, location)
+            arrow.read(location, 0, len(PROBE))
+            store.delete(location)
+        _write(store, location)
         back = store.read(location, 0, len(PROBE))
         try:
             store.delete(location)
@@ -248,6 +303,17 @@ def _written(folder: str, properties: Mapping[str, str]) -> str:
     if back != PROBE:
         raise InputError(f"{location} was read back with different bytes than were written")
     return f"wrote, read and deleted {location}"
+
+
+def _write(store: ByteStore, location: str) -> None:
+    output = store.create(location)
+    try:
+        output.write(PROBE)
+        output.finish()
+    except Exception:
+        with suppress(Exception):
+            output.abort()
+        raise
 
 
 @contextmanager

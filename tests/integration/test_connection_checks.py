@@ -105,6 +105,7 @@ def test_all_is_well_and_nothing_is_left_behind(
         ("catalog lake", "ok"),
         ("store of lake, read", "ok"),
         ("store of lake, write", "ok"),
+        ("Java client of lake", "ok"),
         ("in-flight folder", "ok"),
         ("kafka", "ok"),
         ("commit topic", "ok"),
@@ -125,6 +126,7 @@ def test_a_wrong_secret_is_told_with_the_remedy(tree: dict[str, Any], tmp_path: 
     assert {name for name, line in lines.items() if line.startswith("failed")} == {
         "store of lake, read",
         "store of lake, write",
+        "Java client of lake",
     }
     assert "catalogs.lake" in lines["store of lake, write"]
     assert "not-the-key" not in done.stdout
@@ -161,7 +163,7 @@ def test_an_empty_catalog_is_tried_at_its_warehouse(tree: dict[str, Any], tmp_pa
     assert not (tmp_path / "wh").exists()
     (tmp_path / "wh").write_text("a file where a folder is wanted")
     (tmp_path / "state").write_text("likewise")
-    assert failed(checks(tree, tmp_path)) == {"store of lake, write", "in-flight folder"}
+    assert failed(checks(tree, tmp_path)) == {"store of lake, write", "Java client of lake", "in-flight folder"}
 
 
 def test_the_history_is_looked_at_and_not_made(

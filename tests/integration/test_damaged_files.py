@@ -14,6 +14,7 @@ from compactor.reasons import Reason
 from compactor.rewrite.tasks import runner
 from compactor.rewrite.tasks.output_task import run_task
 from compactor.runs.job_errors import RESTORE
+from compactor.storage.byte_store import PERMIT
 from tests.conftest import Lake
 from tests.integration.table_kit import create, insert, planned, run
 from tests.slow import slow
@@ -63,6 +64,19 @@ def test_a_task_that_fails_each_time_costs_its_group_and_no_other(
     assert isinstance(drop.error, GiveUpError)
     assert drop.error.reason == reason
     assert sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name}"))) == before
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_place_where_nothing_may_be_written_is_said_by_each_engine(lake: Lake, table_name: str, engine: str) -> None:
+    """Nobody may write to /sys, not even root."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.data.path'='file:///sys/denied')")
+    with pytest.raises(GiveUpError) as raised:
+        run(lake, planned(lake, table_name, engine=engine))
+    assert raised.value.reason is Reason.ACCESS_DENIED
+    assert "/sys/denied" in str(raised.value)
+    assert str(raised.value).endswith(PERMIT)
 
 
 def test_a_table_that_was_dropped_since_the_plan_does_not_exist(lake: Lake, table_name: str) -> None:

@@ -63,6 +63,8 @@ DAMAGE = frozenset(
 )
 SILENCE: Final = 3
 """Pieces of work without an answer, with none done since the first of them began: the store answers none any more."""
+FROM_ANY_READER: Final = frozenset({Reason.OUTPUT_EXISTS, Reason.ACCESS_DENIED, Reason.INPUT_MISSING})
+"""What the store answers to Iceberg's reader and writer too."""
 ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of the files that `encode` writes
 
 
@@ -205,8 +207,8 @@ def _decoded(
 
 
 def _left_to_iceberg(error: GiveUpError) -> Refusal:
-    """Iceberg's own reader may read what Arrow cannot. Raises the error if it would read wrong rows."""
-    if error.reason in DAMAGE or error.reason == Reason.OUTPUT_EXISTS:
+    """Iceberg's own reader may read what Arrow cannot. Raises the error if it would read wrong rows, or fail too."""
+    if error.reason in DAMAGE | FROM_ANY_READER:
         raise error
     return Refusal(error.reason, str(error))
 

@@ -194,6 +194,31 @@ def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tm
     assert not (tmp_path / "output.parquet").exists()
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_what_the_store_denies_is_not_left_to_iceberg(tmp_path: Path, decoded: bool) -> None:
+    """Nobody may write to /sys, not even root."""
+    files = Files(tmp_path)
+    files.add(LARGE)
+    work = files.work()
+    assert work.splice is not None
+    assert work.encode is not None
+    splice = None if decoded else replace(work.splice, output="file:///sys/output.parquet")
+    with pytest.raises(GiveUpError) as raised:
+        run_task(TaskInput(splice, replace(work.encode, output="file:///sys/output.parquet")))
+    assert raised.value.reason == "access_denied"
+    assert "check the permissions" in str(raised.value)
+
+
+def test_a_file_that_is_gone_is_not_left_to_iceberg(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE)
+    files.delete(0, [5])
+    (tmp_path / "0-deletes.parquet").unlink()
+    with pytest.raises(GiveUpError, match=r"0-deletes\.parquet does not exist any more") as raised:
+        run_task(files.work())
+    assert raised.value.reason == "input_missing"
+
+
 @pytest.mark.parametrize("by_value", [False, True])
 def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, by_value: bool) -> None:
     files = Files(tmp_path)

@@ -52,6 +52,12 @@ def test_the_context_gets_all_of_it() -> None:
         assert any(secret in value for value in conf.values()), secret
 
 
+def test_executors_send_only_required_checksums() -> None:
+    assert session_conf(settings())["spark.executorEnv.AWS_REQUEST_CHECKSUM_CALCULATION"] == "when_required"
+    theirs = settings(**{"spark.executorEnv.AWS_REQUEST_CHECKSUM_CALCULATION": "when_supported"})
+    assert session_conf(theirs)["spark.executorEnv.AWS_REQUEST_CHECKSUM_CALCULATION"] == "when_supported"
+
+
 def test_spark_redacts_every_secret_of_the_configuration() -> None:
     conf = session_conf(settings())
     redacted = re.compile(conf["spark.redaction.regex"])

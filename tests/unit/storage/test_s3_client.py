@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from compactor.errors import GiveUpError
+from compactor.storage.byte_store import checksum_remedy
 from compactor.storage.s3_client import (
+    CHECKSUM_VARIABLES,
     S3Connections,
     S3Object,
+    checksum_environment,
     client_settings,
     s3_object,
     takes_equal_parts_only,
@@ -221,3 +225,29 @@ def test_tags_of_the_table_where_its_own_catalog_sets_them() -> None:
     assert with_table_tags(asked, ("db",), "events") == asked | tags
     for properties in (asked | {"type": "rest"}, {"type": "glue"}):
         assert with_table_tags(properties, ("db",), "events") == properties
+
+
+@pytest.mark.parametrize("given", [None, "when_supported"])
+def test_the_environment_asks_for_required_checksums_unless_it_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    for name in CHECKSUM_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        if given:
+            monkeypatch.setenv(name, given)
+    expected = dict.fromkeys(CHECKSUM_VARIABLES, given or "when_required")
+    client = S3Connections().client({"s3.endpoint": "http://store.test", "s3.region": "us-east-1"})
+    assert {name: os.environ[name] for name in CHECKSUM_VARIABLES} == expected == checksum_environment()
+    assert client.meta.config.request_checksum_calculation == (given or "when_required")
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        ("You must provide the Content-Length HTTP header. (Service: S3, Status Code: 411)", True),
+        ("A header you provided implies functionality that is not implemented", True),
+        ("Access Denied (Service: S3, Status Code: 403)", False),
+    ],
+)
+def test_an_error_of_a_store_without_trailers_names_the_variable(error: str, named: bool) -> None:
+    assert ("AWS_REQUEST_CHECKSUM_CALCULATION" in checksum_remedy(error)) is named
