@@ -10,6 +10,8 @@ from typing import TypeVar, assert_never
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from compactor import events
+from compactor.errors import FirnlineError
+from compactor.reasons import SIGNS_OF_DAMAGE
 from metrics import definitions as d
 from metrics import delete_definitions as of_deletes
 from metrics import manifest_definitions as m
@@ -53,6 +55,8 @@ class Recorder:
             self._counters[d.RECOUNTS.name].labels(reason)
         for outcome in d.LOOK_OUTCOMES:
             self._counters[d.LOOKS.name].labels(outcome)
+        for sign in SIGNS_OF_DAMAGE:
+            self._counters[d.TABLE_DAMAGE.name].labels(sign)
 
     def stream_alive(self, query: str) -> None:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
@@ -75,10 +79,12 @@ class Recorder:
                 self._rewritten(event)
             case events.GroupDropped():
                 self._count(d.DROPPED_GROUPS, 1, event.reason, event.reaction, run_id=event.run_id)
+                self._damage(event)
             case events.RunCommitted():
                 self._committed(event)
             case events.RunFailed():
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
+                self._damage(event)
             case events.ManifestsRewritten():
                 self._manifests_rewritten(event)
             case events.CommitHeld():
@@ -131,6 +137,10 @@ class Recorder:
                 pass  # each for the log, the history or the status page; other events count the run
             case _:
                 assert_never(event)
+
+    def _damage(self, event: events.GroupDropped | events.RunFailed) -> None:
+        if event.reason in SIGNS_OF_DAMAGE and event.reaction == FirnlineError.reaction:  # not: planned or tried again
+            self._count(d.TABLE_DAMAGE, 1, event.reason, run_id=event.run_id)
 
     def _heard(self, event: events.EventsHeard) -> None:
         now = self._clock()
