@@ -26,6 +26,7 @@ from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_connections import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
+from metrics.process_memory import memory_now
 from metrics.recent_work import RecentWork
 from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
@@ -280,7 +281,7 @@ def metrics_server(
     )
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))
-    registry.register(ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls))
+    registry.register(ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls, memory_now))
     site = Site(
         registry,
         lambda: state.health,
