@@ -5,8 +5,8 @@ Left: budgets of the hour, memory, space for the service's state. Changed: a dra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 from compactor.runs.dispatcher import Work
 from metrics import capacity_definitions as r
 from metrics.metric_definition import MetricDefinition
-from metrics.process_memory import Memory
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,14 @@ class StateSpace:
     unsaved: bool = False
     free_bytes: int = 0
     volume_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident bytes by kind of process, and bytes that processes may still take; empty and None where none tells."""
+
+    resident: Mapping[str, int] = field(default_factory=dict)
+    free: int | None = None
 
 
 @dataclass(frozen=True)

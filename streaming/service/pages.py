@@ -26,7 +26,6 @@ from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_connections import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
-from metrics.process_memory import memory_now
 from metrics.recent_work import RecentWork
 from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
@@ -37,6 +36,7 @@ from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.ledger.event_sources import EventSources
 from streaming.logs.events import LOG
 from streaming.service.event_intake import EventIntake, is_events_path
+from streaming.service.process_memory import memory_now
 from streaming.version import VERSION
 
 if TYPE_CHECKING:

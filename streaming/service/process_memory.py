@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactor.rewrite.reading.memory import free_memory, resident
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Resident bytes by kind of process, and bytes that processes may still take; empty and None where no /proc is."""
-
-    resident: Mapping[str, int] = field(default_factory=dict)
-    free: int | None = None
+from metrics.reserve_collector import Memory
 
 
 def memory_now(pid: int | None = None) -> Memory:
