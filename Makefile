@@ -4,7 +4,7 @@ PYTHON_IN_VENV := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-merges test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-merges test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements image-size jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs bench-events \
 	scale-model clean
 
@@ -38,6 +38,9 @@ sbom: setup ## Write dist/firnline.cdx.json: the Python packages and jars of the
 requirements: setup ## Write the image's lists of Python packages with their digests (ARGS="--upgrade")
 	@deploy/setup.sh tools
 	@deploy/docker/lock.sh $(ARGS)
+
+image-size: setup ## Measure how large the image gets, without Docker, and write it to deploy/docker/size.json
+	@$(PYTHON_IN_VENV) -m deploy.image_size
 
 jar-digests: setup ## Fetch all jars anew and write their digests to compactor/spark/jars.sha256
 	@$(PYTHON_IN_VENV) -m deploy.jar_digests

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Reason(StrEnum):
@@ -154,6 +155,21 @@ class Reason(StrEnum):
     # Records of runs and requests.
     STATE_UNREADABLE = "state_unreadable"
     STATE_UNWRITABLE = "state_unwritable"
+
+
+SIGNS_OF_DAMAGE: Final = frozenset(
+    {
+        Reason.COMMIT_DIFFERS,
+        Reason.INPUT_MISSING,
+        Reason.INPUT_TRUNCATED,
+        Reason.CORRUPT_PAGE,
+        Reason.ROW_COUNT_MISMATCH,
+        Reason.UNREADABLE_DATA,
+        Reason.UNREADABLE_DELETE_FILE,
+        Reason.UNREADABLE_FOOTER,
+    }
+)
+"""Of an error that is given up: rows or files of the table may be lost or wrong. Other reasons leave it as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Metrics of capacity and of its control: rewrite slots, budgets of the hour, space for state, drain, settings."""
+"""Metrics of capacity and its control: rewrite slots, budgets of the hour, memory, space for state, drain, settings."""
 
 from __future__ import annotations
 
@@ -61,6 +61,19 @@ LIMITED_TABLES = gauge(
     "Due tables that the limits of the hour hold back. Quiet hours, and the limit of commits per table, do not count.",
     "Always above zero: the limits are below what writers add. See the remaining ratio of each limit.",
 )
+MEMORY_BYTES = gauge(
+    "firnline_memory_bytes",
+    "Resident memory of the service's processes on this host: the driver, its JVM, Spark's Python workers, others (the "
+    "log's pump). Pages that workers share count in each. Executors of a cluster are not included.",
+    "Grows for days: see which process. JVM: spark.driver.memory bounds its heap. Workers: row groups of rewrites. "
+    "Driver: service.manifest_cache_bytes.",
+    labels=("process",),
+)
+FREE_MEMORY_BYTES = gauge(
+    "firnline_free_memory_bytes",
+    "Memory that processes may still take: of the container, or of the host if that is less.",
+    "Low: raise the container's memory, or lower spark.driver.memory, service.manifest_cache_bytes or the slots.",
+)
 STATE_UNSAVED = gauge(
     "firnline_state_unsaved",
     "1 while the ledger cannot save its state; counts are right all the same. Else 0.",
@@ -110,6 +123,8 @@ RESERVE_METRICS: Final[tuple[MetricDefinition, ...]] = (
     QUIET,
     LIMIT_REMAINING_RATIO,
     LIMITED_TABLES,
+    MEMORY_BYTES,
+    FREE_MEMORY_BYTES,
     STATE_UNSAVED,
     STATE_FREE_BYTES,
     STATE_VOLUME_BYTES,

@@ -499,6 +499,13 @@ RUN_FAILURES = counter(
     "`retry` and `replan` need no action. `settle` or `give_up` for hours needs a person: see the runbook.",
     labels=("stage", "reason", "reaction"),
 )
+TABLE_DAMAGE = counter(
+    "firnline_table_damage_total",
+    "Signs that rows or files of a table are lost or wrong: a commit that differs from its plan, a live file that is "
+    "missing, too short or unreadable, or that holds another number of rows than its manifest says.",
+    "Any: see the runbook, FirnlineTableMayBeDamaged. The log has the table and the file.",
+    labels=("reason",),
+)
 DELETED_BECAUSE = ("ended_run", "not_committed", "unused_metadata")
 UNREFERENCED_FILES_REMOVED = counter(
     "firnline_unreferenced_files_removed_total",

@@ -10,6 +10,8 @@ from typing import TypeVar, assert_never
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from compactor import events
+from compactor.errors import FirnlineError
+from compactor.reasons import SIGNS_OF_DAMAGE
 from metrics import definitions as d
 from metrics import delete_definitions as of_deletes
 from metrics import manifest_definitions as m
@@ -55,6 +57,8 @@ class Recorder:
             self._counters[d.LOOKS.name].labels(outcome)
         for deleted in d.DELETED_BECAUSE:
             self._counters[d.UNREFERENCED_FILES_REMOVED.name].labels(deleted)
+        for sign in SIGNS_OF_DAMAGE:
+            self._counters[d.TABLE_DAMAGE.name].labels(sign)
 
     def stream_alive(self, query: str) -> None:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
@@ -77,10 +81,12 @@ class Recorder:
                 self._rewritten(event)
             case events.GroupDropped():
                 self._count(d.DROPPED_GROUPS, 1, event.reason, event.reaction, run_id=event.run_id)
+                self._damage(event)
             case events.RunCommitted():
                 self._committed(event)
             case events.RunFailed():
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
+                self._damage(event)
             case events.ManifestsRewritten():
                 self._manifests_rewritten(event)
             case events.CommitHeld():
@@ -137,6 +143,10 @@ class Recorder:
                 pass  # each for the log, the history or the status page; other events count the run
             case _:
                 assert_never(event)
+
+    def _damage(self, event: events.GroupDropped | events.RunFailed) -> None:
+        if event.reason in SIGNS_OF_DAMAGE and event.reaction == FirnlineError.reaction:  # not: planned or tried again
+            self._count(d.TABLE_DAMAGE, 1, event.reason, run_id=event.run_id)
 
     def _heard(self, event: events.EventsHeard) -> None:
         now = self._clock()

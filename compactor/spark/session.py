@@ -34,6 +34,10 @@ HOST_VARIABLES = frozenset({"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOC
 HADOOP_VARIABLES = frozenset({"HADOOP_CONF_DIR", "YARN_CONF_DIR"})  # YARN, HDFS and Kerberos need them
 LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
 LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
+KEPT_JOBS = 100
+"""Finished jobs, stages and queries that Spark remembers for its user interface, which is off. By default it is a
+thousand of each: 15 MB of heap after half an hour.
+"""
 KEPT_BATCHES = 20
 """Finished batches of a query whose progress Spark keeps: the service reads them once a second."""
 SMALL_HEAP = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:G1PeriodicGCInterval=300000"
@@ -191,6 +195,8 @@ def session_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
+        **{f"spark.ui.retained{kind}": str(KEPT_JOBS) for kind in ("Jobs", "Stages")},
+        "spark.sql.ui.retainedExecutions": str(KEPT_JOBS),
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",  # in event logs, plans and the user interface
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # a long rewrite must not delay the small batches of the stream

@@ -24,6 +24,16 @@ UNUSED_JARS = {
         "spark-mllib*", "spark-graphx*", "breeze*", "spire*", "cats-kernel*", "algebra*", "JTransforms*",
         "JLargeArrays*", "arpack*", "blas-*", "lapack-*",
     ),
+    "stores of state, which no query of firnline has, and DStreams": (
+        "rocksdbjni*", "leveldbjni*", "spark-streaming_*",
+    ),
+    "kinds of Kubernetes objects that Spark neither makes nor reads": tuple(
+        f"kubernetes-model-{kind}-*"
+        for kind in (
+            "admissionregistration", "apiextensions", "autoscaling", "flowcontrol", "gatewayapi", "resource",
+            "storageclass",
+        )
+    ),
     "the Scala shell": ("spark-repl*", "scala-compiler*", "jline*"),
     "YARN, and a standalone master's election": ("spark-yarn*", "curator-*", "zookeeper*"),
     "Hive, but for what Spark's own ORC reader takes of it": (
@@ -44,16 +54,22 @@ UNUSED_FILES = {
     ),
     "what type checkers and test suites read": ("**/*.pyi", "sqlalchemy/testing"),
     "Hive's client": ("hive_metastore",),
+    "compilers' parts of NumPy": ("numpy/distutils", "numpy/f2py", "numpy/_core/include", "numpy/*/lib/*.a"),
+    "time zones, which the system has too": ("tzdata/zoneinfo",),
     "the syntax of 500 languages, for colours": ("pygments/lexers/_[!_m]*.py", "pygments/lexers/[!_p]*.py"),
 }  # fmt: skip
 
 # What catalogs and their credentials are asked of AWS; the descriptions of 400 other services are 25 MB.
 AWS_SERVICES = {"dynamodb", "glue", "kms", "lakeformation", "s3", "s3tables", "signin", "sso", "sso-oidc", "sts"}
 
-# Parts of jars, by folder: YARN; AWS services that Iceberg calls for nothing but S3 Access Grants; what languages,
-# zones, units and currencies are called in 200 languages (Spark compares strings with ICU, and formats nothing).
+# Parts of jars, by folder: YARN; what elects Hadoop's masters; AWS services that Iceberg calls for nothing but S3
+# Access Grants; what languages, zones, units and currencies are called in 200 languages (Spark compares strings with
+# ICU, and formats nothing).
 UNUSED_PARTS = {
     "hadoop-client-api-*.jar": ("org/apache/hadoop/yarn/",),
+    "hadoop-client-runtime-*.jar": tuple(
+        f"org/apache/hadoop/shaded/org/{server}/" for server in ("apache/curator", "jline")
+    ),
     "iceberg-aws-bundle-*.jar": tuple(
         f"software/amazon/awssdk/services/{service}/" for service in ("cloudwatch", "iam", "s3control")
     ),
@@ -65,7 +81,6 @@ UNUSED_PARTS = {
 
 # Native libraries inside jars: jar → the folder or file that this platform loads, by machine.
 NATIVE = {
-    "rocksdbjni-*.jar": {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"},
     "zstd-jni-*.jar": {"x86_64": "linux/amd64/", "aarch64": "linux/aarch64/"},
     "sqlite-jdbc-*.jar": {
         "x86_64": "org/sqlite/native/Linux/x86_64/",

@@ -420,7 +420,13 @@ STREAMING = Dashboard(
             ),
         ),
         Panel(
-            "Memory", "Constant after the first hours.", (("{{instance}}", "process_resident_memory_bytes"),), "bytes"
+            "Memory",
+            "Constant after the first hours; free: more than a tenth of what the processes hold.",
+            (
+                ("{{instance}} {{process}}", "firnline_memory_bytes"),
+                ("{{instance}} free", "firnline_free_memory_bytes"),
+            ),
+            "bytes",
         ),
         Panel(
             "Cores",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 COLUMNS = 24  # of Grafana's grid
 PANEL_WIDTH, PANEL_HEIGHT = 8, 7
+DEPLOYMENT = ("job", "namespace")
+OF_DEPLOYMENT = ", ".join(f'{label}=~"${label}"' for label in DEPLOYMENT)
+SELECTOR = re.compile(r"\b((?:firnline|process)_[a-z0-9_]+)\b(\{[^}]*\})?")
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,40 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
     }
 
 
+def of_deployment(expression: str) -> str:
+    """The expression with the variables of job and namespace in each selector. `All` selects any.
+
+    Labels after the name of a metric are kept.
+    """
+
+    def selected(match: re.Match[str]) -> str:
+        name, others = match[1], (match[2] or "").strip("{}")
+        return f"{name}{{{OF_DEPLOYMENT}{', ' if others else ''}{others}}}"
+
+    return SELECTOR.sub(selected, expression)
+
+
 def _variables(dashboard: Dashboard) -> list[dict[str, Any]]:
     source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    table = {
-        "name": "table",
-        "label": "Table",
+    values = {label: f"label_values(firnline_build_info, {label})" for label in DEPLOYMENT}
+    if dashboard.by_table:
+        values["table"] = f"label_values(firnline_table_files{{{OF_DEPLOYMENT}}}, table)"
+    return [source, *(_variable(label, query) for label, query in values.items())]
+
+
+def _variable(label: str, query: str) -> dict[str, Any]:
+    return {
+        "name": label,
+        "label": label.capitalize(),
         "type": "query",
         "datasource": {"type": "prometheus", "uid": "$datasource"},
-        "query": {"query": "label_values(firnline_table_files, table)", "refId": "table"},
+        "query": {"query": query, "refId": label},
         "refresh": 2,
         "multi": True,
         "includeAll": True,
         "allValue": ".*",
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
     }
-    return [source, table] if dashboard.by_table else [source]
 
 
 def _panel(number: int, panel: Panel) -> dict[str, Any]:
@@ -88,7 +111,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + position),
                 "datasource": source,
-                "expr": expression,
+                "expr": of_deployment(expression),
                 "legendFormat": legend,
                 **({"instant": True, "format": "table"} if is_table else {}),
                 **({"exemplar": True} if "_bucket[" in expression else {}),

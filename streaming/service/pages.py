@@ -37,6 +37,7 @@ from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.ledger.event_sources import EventSources
 from streaming.logs.events import LOG
 from streaming.service.event_intake import EventIntake, is_events_path
+from streaming.service.process_memory import memory_now
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
@@ -292,7 +293,9 @@ def metrics_server(
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))
     registry.register(
-        ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls, lambda: state.unreadable)
+        ReserveCollector(
+            lambda: state.work, lambda: state.space, lambda: state.controls, lambda: state.unreadable, memory_now
+        )
     )
     site = Site(
         registry,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from metrics.definitions import CATALOGUE
+from compactor.reasons import SIGNS_OF_DAMAGE
+from metrics.definitions import CATALOGUE, TABLE_DAMAGE
 from metrics.metric_definition import Kind
 from tests.slow import slow
 
@@ -73,6 +74,16 @@ def test_each_alert_is_seen_silent_firing_and_recovered(alert: dict[str, Any]) -
         if story:
             print(f"{alert['alert']}: {test['name']}: {', '.join('fires' if fires else 'silent' for fires in story)}")
     assert any(story[0] is False and True in story and story[-1] is False for story in stories if story)
+
+
+def test_one_critical_alert_tells_of_damage_at_its_first_sign() -> None:
+    """It waits for nothing; `promtool` sees that it fires once, and no other alert with it."""
+    (alert,) = (each for each in ALERTS if each["alert"] == "FirnlineTableMayBeDamaged")
+    assert alert["labels"] == {"severity": "critical"}
+    assert "for" not in alert
+    assert f"increase({TABLE_DAMAGE.name}[1d]) > 0" in alert["expr"]
+    section = RUNBOOK.split(f"\n## {alert['alert']}\n", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"`(\w+)`", section)) >= SIGNS_OF_DAMAGE
 
 
 STORIES = (("test", "firnline.rules.test.yaml"), ("test", "firnline.silent.test.yaml"))

@@ -53,3 +53,18 @@ def test_the_panel_of_readiness_leaves_standbys_out_as_the_alert_does() -> None:
     ((_, expression),) = panel.queries
     of_services = " ".join(alert["expr"].split()).removeprefix("min by (job, namespace) (").removesuffix(") == 0")
     assert expression == f"(min({of_services})) or on () vector(0)"
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+def test_several_deployments_on_one_prometheus_are_told_apart(dashboard: Dashboard) -> None:
+    """Every selector of every panel follows the two variables, which the alerts' labels fill."""
+    made = document(dashboard)
+    asked = {variable["name"]: variable for variable in made["templating"]["list"]}
+    assert {"job", "namespace"} <= asked.keys()
+    for panel in made["panels"]:
+        for target in panel["targets"]:
+            selectors = re.findall(r"\b(?:firnline|process)_[a-z0-9_]+(\{[^}]*\})?", target["expr"])
+            assert selectors
+            for selector in selectors:
+                assert 'job=~"$job"' in selector, target["expr"]
+                assert 'namespace=~"$namespace"' in selector, target["expr"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from packaging.version import Version
 from compactor.settings.tree import load_settings
 from deploy.generate.dashboards import DASHBOARDS
 from deploy.generate.grafana import file_name
+from deploy.image_size import LARGEST_IMAGE, SIZE, made_from
 from streaming.cli import main
 from streaming.wiring import check_run_settings
 
@@ -83,6 +85,13 @@ def test_what_the_image_leaves_out_is_said_where_the_image_is_described(removed:
     listed = page.split("Not available in the image:", 1)[1].split("\n\n", 1)[0]
     assert f'"{removed}"' in (DOCKER / "slim.py").read_text()
     assert named in " ".join(listed.split())
+
+
+def test_the_image_stays_within_its_limit() -> None:
+    """Noticed without a Docker daemon, with the change that makes it too large."""
+    size = json.loads(SIZE.read_text())
+    assert size["made_from"] == made_from(), "run: make image-size"
+    assert size["bytes"] <= LARGEST_IMAGE
 
 
 def test_no_frontend_is_pulled_and_nothing_runs_as_root() -> None:

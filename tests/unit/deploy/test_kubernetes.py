@@ -298,9 +298,7 @@ def test_pods_reach_names_broker_catalog_and_store_and_nothing_else(overlay: str
     policy = only(overlay, "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     names, broker, catalog, store, *more = policy["egress"]
-    (dns,) = names["to"]
-    assert dns["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "kube-system"}
-    assert dns["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    assert ports(names) == {53, 5353}
     settings = yaml.safe_load(settings_files(overlay)["firnline.yaml"])
     for rule, address in (
         (broker, settings["kafka"]["bootstrap_servers"]), (catalog, settings["catalogs"]["lake"]["uri"]),
@@ -316,6 +314,39 @@ def test_pods_reach_names_broker_catalog_and_store_and_nothing_else(overlay: str
     assert [ports(rule) for rule in more] == ([{443, 6443}, set()] if overlay == "spark-on-kubernetes" else [])
     for rule in more:
         assert not OUTSIDE & {place.get("ipBlock", {}).get("cidr") for place in rule["to"]}
+
+
+POLICIES = ("base", "overlays/spark-on-kubernetes")
+
+
+@pytest.mark.parametrize("folder", POLICIES)
+@pytest.mark.parametrize(
+    "server",
+    [
+        ("kube-system", {"k8s-app": "kube-dns"}, "", 53),
+        ("kube-system", {"k8s-app": "coredns"}, "", 53),
+        ("kube-system", {"k8s-app": "node-local-dns"}, "", 53),
+        ("openshift-dns", {"dns.operator.openshift.io/daemonset-dns": "default"}, "", 5353),  # its pods' own port
+        ("", {}, "169.254.20.10", 53),
+    ],
+    ids=["kube-dns", "coredns", "node-local-dns", "openshift", "address of NodeLocal DNSCache"],
+)
+def test_names_are_found_whoever_resolves_them(folder: str, server: tuple[str, dict[str, str], str, int]) -> None:
+    policy = yaml.safe_load((ROOT / "deploy" / "kubernetes" / folder / "network-policy.yaml").read_text())
+    namespace, labels, address, port = server
+    rules = [rule for rule in policy["spec"]["egress"] if port in ports(rule)]
+    assert any(admits(place, namespace, labels, address) for rule in rules for place in rule["to"])
+    others = [place for rule in rules for place in rule["to"]]
+    assert not any(admits(place, "default", {"app": "web"}, "169.254.169.254") for place in others)
+
+
+def admits(place: dict[str, Any], namespace: str, labels: dict[str, str], address: str) -> bool:
+    if "ipBlock" in place:
+        return bool(address) and ipaddress.ip_address(address) in ipaddress.ip_network(place["ipBlock"]["cidr"])
+    wanted = place.get("podSelector", {}).get("matchExpressions", [])
+    return place["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace} and all(
+        labels.get(each["key"]) in each["values"] for each in wanted
+    )
 
 
 def ports(rule: dict[str, Any]) -> set[int]:

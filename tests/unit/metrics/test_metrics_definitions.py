@@ -29,7 +29,7 @@ from metrics.definitions import CATALOGUE
 from metrics.http.http_server import Site
 from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
 from metrics.recorder import RECORDED_GAUGES, Recorder
-from metrics.reserve_collector import ReserveCollector, StateSpace
+from metrics.reserve_collector import Memory, ReserveCollector, StateSpace
 from metrics.slot_collector import COLLECTED_SLOTS, SlotCollector, SlotUse
 from metrics.status_page import Health
 from tests.unit.metrics.test_metrics_debt_collector import hostile_board
@@ -167,7 +167,9 @@ def full_exposition() -> bytes:
     registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1", **catalogs))
     registry.register(SlotCollector(lambda: SlotUse(4, 2, 1, 5, 5, {'10.0.0.1"\n': 2}, 0.0)))
     work = Work(budgets=(Budget("bytes_per_hour", 1000, 5),))
-    registry.register(ReserveCollector(lambda: work, lambda: StateSpace(False, 1, 2)))
+    registry.register(
+        ReserveCollector(lambda: work, lambda: StateSpace(False, 1, 2), memory=lambda: Memory({"jvm": 5}, 7))
+    )
     body = Site(registry, lambda: Health(live=True, ready=True)).answer("/metrics", {}).body
     for metric in CATALOGUE:
         assert re.search(rb"(?m)^" + metric.name.encode() + rb"(_count)?[{ ]", body), metric.name

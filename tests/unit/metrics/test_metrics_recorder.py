@@ -47,6 +47,7 @@ from compactor.events import (
     TableUnreadable,
 )
 from compactor.partitions import PartitionKey
+from compactor.reasons import SIGNS_OF_DAMAGE, Reason
 from compactor.table_names import TableName
 from metrics.definitions import LOOK_OUTCOMES
 from metrics.recorder import Recorder
@@ -160,7 +161,10 @@ EXPECTED = {
         "history_dropped_rows_total": 3,
         "history_failed_appends_total": 1,
     },
-    GroupDropped: {'dropped_groups_total{reaction="give_up",reason="row_count_mismatch"}': 1},
+    GroupDropped: {
+        'dropped_groups_total{reaction="give_up",reason="row_count_mismatch"}': 1,
+        'table_damage_total{reason="row_count_mismatch"}': 1,
+    },
     RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
     GroupRewritten: {
         f"rewrite_groups_total{SPLICE}": 1,
@@ -315,6 +319,25 @@ def test_every_outcome_of_a_look_is_shown_from_the_start():
     shown = [registry.get_sample_value("firnline_looks_total", {"outcome": outcome}) for outcome in Outcome]
     assert shown == [0] * len(Outcome)
     assert set(LOOK_OUTCOMES) == set(Outcome)
+
+
+def test_signs_of_damage_are_shown_from_the_start_and_counted_at_the_first_one():
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+
+    def shown() -> dict[str, float | None]:
+        return {
+            reason: registry.get_sample_value("firnline_table_damage_total", {"reason": reason})
+            for reason in SIGNS_OF_DAMAGE
+        }
+
+    assert set(shown().values()) == {0}  # Prometheus sees the first increase only after a zero
+    recorder(replace(FAILED, reason=Reason.COMMIT_DIFFERS, reaction="give_up"))
+    recorder(replace(DROPPED, reason="input_missing"))
+    recorder(replace(DROPPED, reason="conflict"))
+    recorder(replace(FAILED, reason="unavailable", reaction="retry"))
+    recorder(replace(DROPPED, reason="input_missing", reaction="replan"))  # another commit had removed the file
+    assert {reason for reason, count in shown().items() if count} == {"commit_differs", "input_missing"}
 
 
 def test_a_hook_that_is_configured_is_shown_before_its_first_call():

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from compactor.runs.dispatcher import Work
 from compactor.runs.work_order import Budget
-from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
+from metrics.reserve_collector import ControlState, Memory, ReserveCollector, StateSpace
 
 
 def test_every_scrape_shows_the_budgets_and_the_space_of_that_moment() -> None:
@@ -47,3 +47,10 @@ def test_before_the_ledger_has_started_its_space_has_no_series() -> None:
     registry.register(ReserveCollector(Work, lambda: None))
     assert registry.get_sample_value("firnline_state_free_bytes") is None
     assert registry.get_sample_value("firnline_quiet") == 0
+
+
+def test_where_the_system_does_not_tell_its_memory_there_is_no_series() -> None:
+    registry = CollectorRegistry()
+    registry.register(ReserveCollector(Work, lambda: None, memory=Memory))
+    assert registry.get_sample_value("firnline_memory_bytes", {"process": "driver"}) is None
+    assert registry.get_sample_value("firnline_free_memory_bytes") is None

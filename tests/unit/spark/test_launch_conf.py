@@ -46,6 +46,13 @@ def test_the_command_line_has_what_the_jvm_needs_and_no_secret() -> None:
     assert not any(key.startswith("spark.sql.catalog.") for key in launched)
 
 
+def test_spark_remembers_little_of_finished_work() -> None:
+    """The service runs for ever, and nothing reads it."""
+    conf = session_conf(settings())
+    kept = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
+    assert all(int(conf[key]) <= 100 for key in kept)
+
+
 def test_the_context_gets_all_of_it() -> None:
     conf = session_conf(settings())
     for secret in ("canary-credential", "canary-key", "canary-hadoop", "canary-kubernetes", "canary-rpc", "canary-url"):
