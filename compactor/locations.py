@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 from typing import Final
 
+from compactor.errors import InputError
+from compactor.reasons import Reason
+
 LONGEST_NAME: Final = 255
 LONGEST_LOCATION: Final = 1000
 """Bytes that stores and file systems take: of a folder's or file's name, of an object's key (with room for more)."""
 
 _S3: Final = re.compile("^s3[an]://")
-
-from compactor.errors import InputError
-from compactor.reasons import Reason
 
 
 def is_local(location: str) -> bool:

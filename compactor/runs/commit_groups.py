@@ -222,9 +222,9 @@ class _GroupCommit:
     ) -> Committed:
         parts = [part for group, _ in pairs for part in group.parts]
 
-        def about_to_send() -> None:
+        def about_to_send(sending: Sent) -> None:
             self._look(table, pairs, new)
-            self._tools.about_to_send()  # last: nothing may come between it and the commit
+            self._tools.about_to_send(sending)  # last: nothing may come between it and the commit
 
         landed = commit_replacements(
             self._table,

@@ -1,8 +1,8 @@
 """Watch the topics of commit events: a silent broker, a topic that was created again, a transaction that stays open.
 
-Spark tells none of these: its query waits for minutes for a broker, and for ever for offsets that will not come; it takes
-the first record of an open transaction, whoever wrote it, for the end of the partition. Kafka gives each topic an id
-(KIP-516), and a new one to a topic that is created again.
+Spark tells none of these: its query waits for minutes for a broker, and for ever for offsets that will not come; it
+takes the first record of an open transaction, whoever wrote it, for the end of the partition. Kafka gives each topic an
+id (KIP-516), and a new one to a topic that is created again.
 """
 
 from __future__ import annotations

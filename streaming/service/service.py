@@ -317,7 +317,7 @@ class Service:
         def available(catalog: str) -> bool:
             return state.ledger is None or state.ledger.breakers.available(catalog)
 
-        state.sweep = sweep = InFlightSweep(swept, available, self._bus.publish)
+        state.sweep = sweep = InFlightSweep(swept, available)
         self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_left(WORK_SECONDS)))
         sweep.check()
 

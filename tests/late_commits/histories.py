@@ -344,7 +344,8 @@ class History:
             self.check()
         self.left = [record.run_id for record in self._as_another().all()]
         needed = {path for each in world.state.snapshots.values() for path in each.files}
-        self.left += [str(path) for path in (world.folder / "data").rglob("*") if path.is_file() and str(path) not in needed]
+        written = [path for path in (world.folder / "data").rglob("*") if path.is_file()]
+        self.left += [str(path) for path in written if str(path) not in needed]
 
 
 def view_files(world: World) -> frozenset[str]:

@@ -116,7 +116,7 @@ def test_newer_position_deletes_are_told_by_the_number_of_the_head_that_was_comp
     head = history.view()
     monkeypatch.setattr(module, "_dangling", lambda *_: (object(),))
     monkeypatch.setattr(module, "commit_beside_others", lambda *given: given[-1](Head(head, (), 1))())
-    monkeypatch.setattr(module, "commit_replacements", lambda *_, new, listener: sent.append(new))
+    monkeypatch.setattr(module, "commit_replacements", lambda *_, new, **__: sent.append(new))
     commit_groups(java(), plan(history), (), CommitSummary("run"), TOOLS)
     assert head.snapshot is not None
     assert [(new.compared, new.compared_number) for new in sent] == [(head.snapshot.snapshot_id, 2)]
@@ -167,7 +167,7 @@ class Waiting:
         self.written.append(location)
         return [{"file-path": location} for _ in rows]
 
-    def _commit_replacements(self, *_: Any, new: NewDeletes, listener: Any) -> None:
+    def _commit_replacements(self, *_: Any, new: NewDeletes, **__: Any) -> None:
         if self.drops:
             new.copied({LOST})
 

@@ -1,4 +1,4 @@
-"""A table that Spark does not find: Iceberg's Java client writes a space of a name in a way that some catalogs refuse."""
+"""A table that Spark does not find: Iceberg's Java client writes spaces of names in a way that some catalogs refuse."""
 
 from __future__ import annotations
 
