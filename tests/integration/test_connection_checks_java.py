@@ -98,7 +98,6 @@ def proxy(rest_catalog: RestCatalog) -> Iterator[Relay]:
         yield relay
 
 
-@pytest.mark.xfail(strict=True, reason="Java's REST client gets 'Malformed request' through the relay; cause not known")
 @pytest.mark.parametrize("command", ["check-config", *slow("compact")])
 def test_catalog_and_store_behind_a_proxy(
     table: Table, properties: dict[str, str], proxy: Relay, tmp_path: Path, command: str

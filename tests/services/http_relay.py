@@ -21,7 +21,7 @@ Refused = tuple[int, str, str]
 """Status, code and message, as S3 answers them."""
 Rule = Callable[[str, str, Mapping[str, str]], Refused | None]
 """Of method, path and headers with names in lower case; None: the request passes."""
-HOP_BY_HOP: Final = {"connection", "proxy-connection", "transfer-encoding", "expect", "content-length"}
+HOP_BY_HOP: Final = {"connection", "proxy-connection", "upgrade", "transfer-encoding", "expect", "content-length"}
 TIMEOUT_SECONDS: Final = 60
 NO_ROUTES: Final[Mapping[str, tuple[str, int]]] = {}
 
