@@ -57,7 +57,7 @@ def compact_and_check(
             py_rows(lake, table)
     py_before = None if unreadable else py_rows(lake, table)
     result = lake.compact(name, force=True, engine=engine)
-    assert engines(result) == expected
+    assert engines(result) == expected, (engines(result), [str(drop.error) for drop in result.dropped])
     assert repr(lake.rows(table, columns)) == before
     if py_before is not None:
         assert py_rows(lake, table) == py_before

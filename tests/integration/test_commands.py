@@ -144,13 +144,6 @@ def test_bad_input_ends_with_a_sentence(shelf: Site, arguments: tuple[str, ...],
     assert done.stdout == ""
 
 
-def test_a_broker_that_does_not_answer_ends_with_a_sentence(shelf: Site) -> None:
-    done = firnline(shelf.config, "run")
-    assert (done.returncode, "kafka.bootstrap_servers" in done.stderr) == (3, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_a_jvm_that_does_not_start_ends_with_its_own_sentence(shelf: Site) -> None:
     done = firnline(shelf.config, "compact", "db.shown", "--force", FIRNLINE_SPARK__CONF__SPARK__DRIVER__MEMORY="lots")
     assert done.returncode == 2, done.stderr

@@ -179,7 +179,8 @@ def test_a_conversion_that_fails_is_charged_for_what_it_read(
     assert (total.bytes > 0, total.requests > 0, total.catalog_calls, total.commits) == (True, True, COMMIT_CALLS, 0)
     costs.clear()
     assert convert(lake, table_name, charge=costs.append).rows == 2
-    assert sum(costs, Spent()) == Spent(total.bytes, total.requests, COMMIT_CALLS, 1)
+    looks = 2  # at the new delete files, before they are committed
+    assert sum(costs, Spent()) == Spent(total.bytes, total.requests + looks, COMMIT_CALLS, 1)
 
 
 def test_a_search_that_fails_is_charged_its_requests(lake: Lake, table_name: str) -> None:

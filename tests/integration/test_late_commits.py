@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.in_flight import InFlightRecords, Record, new_run_id
 from compactor.commit.sends import Sent
 from compactor.commit.sweep import sweep
 from compactor.lease.owner import Owner
@@ -45,7 +44,7 @@ def sent(lake: Lake, table_name: str, tmp_path: Path) -> LateCommit:
 class LateCommit:
     def __init__(self, lake: Lake, table: str, folder: Path) -> None:
         self.lake, self.table = lake, table
-        self.run_id = str(uuid.uuid4())
+        self.run_id = new_run_id(lake.view(table))
         self.now = time.time()
         self.rows = lake.rows(table)
         self.records = InFlightRecords(f"file://{folder}/in-flight", dead_owner(), 60, lambda: self.now)

@@ -44,7 +44,7 @@ def test_a_sweep_leaves_no_folder_marker(s3_server: S3Server, tmp_path: Path) ->
     unfinished = f"s3://{s3_server.bucket}/{key}"
     folder = f"{data}/firnline-{run_id}"
     record = records.open(run_id, view, [*outputs, unfinished, too_long], [folder.replace("s3://", "s3a://")])
-    records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=-1))
+    records.save(replace(record, abandoned=True, seen_at=0.0, sends=()))
     found = [sweep(records, catalogs, ManifestCache(2**20), now=time.time(), grace_seconds=0.0) for _ in range(2)]
     assert [sum(each.values()) for each in found] == [4, 0]
     assert s3_server.keys(table.location()) == before

@@ -65,7 +65,7 @@ def test_equality_deletes_by_fixed_values_are_left_to_a_conversion(
     assert not plan.groups
     assert "convert these deletes first" in next(iter(plan.unplanned.values()))
     left = 27 - 9 * len({key for keys in deletes for key in keys})
-    assert conversion(lake, table_name, "convert").convert().rows == 27 - left
+    assert conversion(lake, table_name).convert().rows == 27 - left
     result = lake.compact(table_name, force=True)
     assert engines(result) == {("spark", "sorted")}
     assert sum(group.rewritten.rows_out for group in result.groups) == left

@@ -359,12 +359,12 @@ def test_a_failed_row_check_commits_nothing(
         written = run_task(work)
         return replace(written, file=replace(written.file, rows=written.file.rows - 1))
 
-    def one_deleted_row_more(*arguments: Any, **more: Any) -> Any:
+    def one_row_more(*arguments: Any, **more: Any) -> Any:
         written = real(*arguments, **more)
-        return replace(written, rows_deleted=written.rows_deleted + 1)
+        return replace(written, rows_out=written.rows_out + 1)
 
     monkeypatch.setattr(runner, "run_task", one_row_less)
-    monkeypatch.setattr(runner, "rewrite_with_spark", one_deleted_row_more)
+    monkeypatch.setattr(runner, "rewrite_with_spark", one_row_more)
     with pytest.raises(GiveUpError) as raised:
         lake.compact(table_name, force=True, engine=engine)
     assert raised.value.reason == "row_count_mismatch"

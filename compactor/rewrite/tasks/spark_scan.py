@@ -50,7 +50,8 @@ def run_folder(table: JavaTable, run_id: str) -> str:
 def frozen_metadata(table: JavaTable, folder: str, keys: Iterable[PartitionKey]) -> Any:
     """The Java table's current metadata, with `folder` as the place of its data files.
 
-    Where the folder of one of the partitions would have too long a name, there are none in it.
+    Where the folder of one of the partitions would have too long a name, there are none in it. Values that Iceberg does
+    not read from JSON (NaN, infinite) are short.
     """
     iceberg = table.jvm.org.apache.iceberg
     current = table.handle.operations().current()
@@ -59,7 +60,8 @@ def frozen_metadata(table: JavaTable, folder: str, keys: Iterable[PartitionKey])
     properties = table.jvm.java.util.HashMap(current.properties())
     properties.putAll(moved)
     provider = iceberg.LocationProviders.locationsFor(current.location(), properties)
-    if any(map(is_too_long, table.data_locations([(key, LONG_NAME) for key in keys], provider))):
+    names = [(key, LONG_NAME) for key in keys if table.view.layout(key.spec_id).not_as_json(key) is None]
+    if any(map(is_too_long, table.data_locations(names, provider))):
         moved.put("write.object-storage.enabled", "true")
         moved.put("write.object-storage.partitioned-paths", "false")
     location = current.metadataFileLocation()

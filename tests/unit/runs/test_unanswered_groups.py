@@ -17,6 +17,7 @@ from compactor.runs.results import DroppedGroup, NotTriedError
 from compactor.runs.run import Run
 from compactor.runs.silence import SILENCE, Silence, Unanswered
 from compactor.runs.supervisor import ALWAYS_ON, RunWatch
+from compactor.settings.tree import CommitSettings
 
 
 def group(path: str) -> Any:
@@ -81,7 +82,7 @@ class Scene:
         tools: Any = SimpleNamespace(
             records=SimpleNamespace(note_committed=lambda *_: None), catalogs=None, cache=None, right=None, slots=None,
             pace=None, ticks=lambda: 0.0, listener=lambda _: None, session=None, lease_seconds=60, check_seconds=60,
-            unanswered=Unanswered(),
+            unanswered=Unanswered(), commit=CommitSettings(),
             given_up=SimpleNamespace(
                 tried=lambda *_: nullcontext(), suspects=lambda _table: frozenset(), attempt=lambda *_: nullcontext()
             ),
