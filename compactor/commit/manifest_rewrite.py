@@ -204,8 +204,9 @@ def _commit(
             java.refresh()
             if java.handle.snapshot(snapshot.snapshotId()) is not None:
                 return  # the refusal answered a second request
-            # Iceberg deletes what was merged before when it merges again.
-            next_one = None if can_still_land(Sent.of(snapshot), java_state_of(java)) else again()
+            # Iceberg deletes what was merged before when it merges again: nothing may have it, nor hide it.
+            state = java_state_of(java)
+            next_one = again() if state.shows_history and not can_still_land(Sent.of(snapshot), state) else None
             if next_one is None:
                 raise
             snapshot = next_one

@@ -134,7 +134,7 @@ class _Sweep:
         owner_dead = record.owner.is_dead()
         if _waits(record, owner_dead, self.now):
             return 0  # without a call to the catalog: most records are of live runs
-        table = _table_of(record, self.catalogs)
+        table = table_of(record, self.catalogs)
         if table is None:
             self._look_elsewhere(record)
             return 0
@@ -161,7 +161,7 @@ class _Sweep:
         """
         marked = replace(record, sends=None, seen_at=self.now)
         self.records.save(marked)
-        table = _table_of(record, self.catalogs)
+        table = table_of(record, self.catalogs)
         if table is not None:
             self.records.save(replace(marked, sends=unknown_sends(table)))
 
@@ -266,7 +266,7 @@ def _shows_history(table: TableView) -> bool:
     return len(table.metadata.snapshots) > 1
 
 
-def _table_of(record: Record, catalogs: Catalogs) -> TableView | None:
+def table_of(record: Record, catalogs: Catalogs) -> TableView | None:
     """The record's table; None if it is not under its name any more."""
     try:
         table = catalogs.load(record.table)

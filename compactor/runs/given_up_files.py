@@ -49,7 +49,7 @@ class GivenUp:
 class _Noted:
     """`by`: what the work depends on besides its files; `at`: seconds since the epoch.
 
-    `deaths`: how many processes have died at it, if this one does now; `DEATHS`: it is given up.
+    `deaths`: how many processes have died at it, if this one does now; 0: it is not at fault; `DEATHS`: it is given up.
     """
 
     files: GivenUp
@@ -153,30 +153,36 @@ class GivenUpFiles:
 
     def _end(self, table: TableName) -> None:
         with self._lock:
-            self._tried.pop(table, None)
+            outlived = [each.files.paths for each in self._tried.pop(table, []) if not each.deaths]
+            paths = frozenset[str]().union(*outlived)
+            kept = self._suspects.get(table, ())
+            self._suspects[table] = tuple(each for each in kept if each.files.paths.isdisjoint(paths))
             self._save()
 
     @contextmanager
-    def attempt(self, table: TableView, numbers: Iterable[int], waits: Callable[[], object]) -> Iterator[None]:
+    def attempt(self, table: TableView, numbers: Iterable[int], waits: Callable[[], bool]) -> Iterator[None]:
         """While the block runs, Spark works on the file groups with these numbers, of those that are `tried`.
 
-        A suspect waits until no other one is worked on; `waits` is called meanwhile, each second.
+        A suspect waits until no other one is worked on; `waits` is called meanwhile, each second, and says whether the
+        run is over. It stays a suspect until the run ends that it outlives: a group may have several tasks.
         """
         suspects = sorted(self.suspects(table).intersection(numbers))
         if not suspects:
             yield
             return
         while not self._alone.acquire(timeout=1.0):
-            waits()
+            if waits() or not self.suspects(table).intersection(numbers):
+                yield
+                return
         try:
             self._count(table, suspects, DEATHS)
             yield
         except BaseException as error:
             if not spark_has_ended(error):
-                self._count(table, suspects, 1)
+                self._count(table, suspects, 0)
             raise
         else:
-            self._count(table, suspects, 1)
+            self._count(table, suspects, 0)
         finally:
             self._alone.release()
 
@@ -192,15 +198,11 @@ class GivenUpFiles:
         )
 
     def _count(self, table: TableView, numbers: Sequence[int], deaths: int) -> None:
-        """Note what a death now would say of these file groups. Those that this process outlives are no suspects."""
+        """Note what a death now would say of these file groups."""
         with self._lock:
             tried = self._tried.get(table.name, [])
             for number in numbers:
                 tried[number] = replace(tried[number], deaths=deaths, at=self._clock())
-                if deaths < DEATHS:
-                    kept = self._suspects.get(table.name, ())
-                    paths = tried[number].files.paths
-                    self._suspects[table.name] = tuple(each for each in kept if each.files.paths.isdisjoint(paths))
             self._save()
 
     def _save(self) -> None:
@@ -212,7 +214,7 @@ class GivenUpFiles:
             for kept in (self._noted, self._suspects, self._tried)
             for table, noted in kept.items()
             for each in noted
-            if kept is self._tried or each.seconds_left(now) > 0
+            if each.deaths and (kept is self._tried or each.seconds_left(now) > 0)
         ]
         self._file.save({"files": rows})
 

@@ -29,7 +29,7 @@ LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
-def _at_once(_numbers: Iterable[int], _waits: Callable[[], object]) -> AbstractContextManager[None]:
+def _at_once(_numbers: Iterable[int], _waits: Callable[[], bool]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -66,7 +66,7 @@ class OutputJobs:
     silence: Silence = field(default_factory=Silence)
     late: frozenset[int] = frozenset()
     suspects: frozenset[int] = frozenset()
-    attempt: Callable[[Iterable[int], Callable[[], object]], AbstractContextManager[None]] = _at_once
+    attempt: Callable[[Iterable[int], Callable[[], bool]], AbstractContextManager[None]] = _at_once
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class OutputJobs:
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                with self.attempt([task.group for task in bundle], self.moved):
+                with self.attempt([task.group for task in bundle], self._waits):
                     tasks, not_begun = self._written_by_spark(bundle, slot)
                     errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
                 for task, error in errors:  # once all is kept that was written

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from compactor.commit.deletion import NOT_COMMITTED
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.sends import can_still_land, state_of
-from compactor.commit.sweep import SETTLE_SECONDS, delete_unreferenced
+from compactor.commit.sweep import SETTLE_SECONDS, delete_unreferenced, table_of
 from compactor.errors import CommitUnknownError
 from compactor.events import Listener, ignore
 from compactor.iceberg.tables import Catalogs, TableView
@@ -88,7 +88,9 @@ class OutputRecords:
         """The table, if nothing that the run has sent can land any more. What still can stays on record."""
         sends = self.records.as_noted(record).sends or ()
         try:
-            table = self.catalogs.load(record.table)
+            table = table_of(record, self.catalogs)
+            if table is None:
+                return None  # another table has its name now: the sweep looks for it
             state = state_of(table, record.ref)
         except Exception as error:  # noqa: BLE001 - any catalog's error
             LOG.warning("%s: whether outputs may be deleted is not known yet: %s", record.table, error)

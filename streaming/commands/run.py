@@ -12,7 +12,14 @@ import click
 from compactor.settings.tree import load_settings
 
 EXIT_SECONDS = 29.0
-"""After SIGTERM, the process ends, whatever hangs: Python waits at its end for the threads of pools."""
+"""After SIGTERM, or the end of the work, the process ends, whatever hangs: Python waits for the threads of pools."""
+
+
+def end_in_time(code: int) -> None:
+    """End the process with this exit code after `EXIT_SECONDS`, unless it has ended by then."""
+    last = threading.Timer(EXIT_SECONDS, os._exit, (code,))
+    last.daemon = True
+    last.start()
 
 
 @click.command()
@@ -33,9 +40,7 @@ def run(config: Path | None, observe: bool) -> None:
     def stop_service(*_: object) -> None:
         if not stop.is_set():
             service.stops_now()
-            last = threading.Timer(EXIT_SECONDS, os._exit, (0,))
-            last.daemon = True
-            last.start()
+            end_in_time(0)
         stop.set()
         if service.starting:  # the main thread may be waiting for Spark or a catalog
             raise SystemExit(0)
@@ -53,4 +58,6 @@ def run(config: Path | None, observe: bool) -> None:
         service.start()
         service.run_until(stop)
     finally:
+        if not stop.is_set():
+            end_in_time(3)
         service.stop()

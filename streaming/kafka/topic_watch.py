@@ -184,8 +184,8 @@ class TopicWatch:
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a client raises: events cannot be read
-            self.close()
             self._note(str(error if isinstance(error, FirnlineError) else no_broker(self.kafka, error)))
+            self.close()
         else:
             without = ", ".join(now.leaderless)
             self._note(f"no Kafka broker leads {without}; check the brokers" if without else "")
@@ -233,3 +233,5 @@ class TopicWatch:
             except InputError as error:
                 self._refused = error
                 return
+            except Exception as error:  # noqa: BLE001 - of the client that is closed; the next look opens another
+                LOG.debug("a connection to Kafka could not be closed: %s", error)

@@ -94,3 +94,18 @@ def test_a_run_whose_commit_is_unknown_leaves_all_to_the_sweep(tmp_path: Path) -
         raise CommitUnknownError("the answer is lost")
     assert len(scene.left()) == 2
     assert [len(record.sends or ()) for record in kept.all()] == [1]
+
+
+def test_another_table_that_has_the_name_now_settles_nothing(tmp_path: Path) -> None:
+    """Its numbers may be higher; the commit can still land in the table that was renamed."""
+    scene = Scene(tmp_path)
+    kept = scene.run(Owner.this_process(), sent=False)
+    kept.renew(kept.all()[0], sending=scene.sent())
+    catalog, rows, schema = scene.history.catalog, scene.history.rows(["a"]), scene.history.table.schema()
+    catalog.rename_table("db.t", "db.renamed")
+    other = catalog.create_table("db.t", schema)
+    for _ in range(3):
+        other.append(rows)
+    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0])
+    assert len(scene.left()) == 2
+    assert [len(record.sends or ()) for record in kept.all()] == [1]

@@ -38,7 +38,7 @@ class Lives:
         files = self.begin()
         with suppress(Py4JNetworkError), files.tried(table, groups), ExitStack() as attempts:
             for number in working:
-                attempts.enter_context(files.attempt(table, [number], lambda: None))
+                attempts.enter_context(files.attempt(table, [number], lambda: False))
             raise Py4JNetworkError("no answer from Java side")
 
     def given_up(self, table: TableView) -> set[str]:
@@ -86,7 +86,7 @@ def test_a_group_is_known_again_after_a_commit_of_a_writer(lives: Lives, table: 
 def test_a_suspect_that_is_outlived_is_none_any_more(lives: Lives, table: TableView) -> None:
     lives.dies(table, [A, B], 0)
     second = lives.begin()
-    with second.tried(table, [A, B]), second.attempt(table, [0], lambda: None):
+    with second.tried(table, [A, B]), second.attempt(table, [0], lambda: False):
         pass
     lives.dies(table, [A, B], 0)
     assert lives.given_up(table) == set()
@@ -96,7 +96,7 @@ def test_a_failure_is_outlived_too_but_the_end_of_spark_is_a_death(lives: Lives,
     for error, given_up in ((ValueError("damaged"), set()), (Py4JNetworkError("no answer from Java side"), A)):
         lives.dies(table, [A], 0)
         files = lives.begin()
-        with pytest.raises(type(error)), files.tried(table, [A]), files.attempt(table, [0], lambda: None):
+        with pytest.raises(type(error)), files.tried(table, [A]), files.attempt(table, [0], lambda: False):
             raise error
         assert lives.given_up(table) == given_up
 
@@ -111,7 +111,7 @@ def test_suspects_are_worked_on_one_at_a_time_and_others_do_not_wait(lives: Live
 
     with files.tried(table, [A, B, C]):
         thread = threading.Thread(target=work)
-        with files.attempt(table, [0], lambda: None):
+        with files.attempt(table, [0], lambda: False):
             thread.start()
             assert waited.wait(30)
             assert not done.is_set()
@@ -157,6 +157,30 @@ def test_a_damaged_file_stops_nothing(
 def test_a_folder_that_cannot_be_written_stops_no_rewrite(lives: Lives, table: TableView) -> None:
     files = lives.begin()
     (lives.folder / NAME / "in the way").mkdir(parents=True)
-    with files.tried(table, [A]), files.attempt(table, [0], lambda: None):
+    with files.tried(table, [A]), files.attempt(table, [0], lambda: False):
         files.note(table, [GivenUp(frozenset(B), "a page is damaged")], lives.now)
     assert set(files.of(table, None, lives.now)) == B
+
+
+def test_a_suspect_is_one_until_its_last_task_is_outlived(lives: Lives, table: TableView) -> None:
+    """A file group has several output tasks: the first one that ends well says nothing of the others."""
+    lives.dies(table, [A, B], 0)
+    second = lives.begin()
+    trying = second.tried(table, [A, B])
+    trying.__enter__()
+    with second.attempt(table, [0], lambda: False):
+        pass
+    dies_in = second.attempt(table, [0], lambda: False)
+    dies_in.__enter__()
+    assert lives.given_up(table) == set(A)
+
+
+def test_a_suspect_does_not_wait_for_another_once_its_run_is_over(lives: Lives, table: TableView) -> None:
+    lives.dies(table, [A, B], 0)
+    second = lives.begin()
+    with (
+        second.tried(table, [A, B]),
+        second.attempt(table, [0], lambda: False),
+        second.attempt(table, [1], lambda: True),
+    ):
+        pass
