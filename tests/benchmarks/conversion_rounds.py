@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from compactor.commit.in_flight import new_run_id
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
@@ -28,7 +28,7 @@ def convert(bench: Bench) -> ConversionResult:
     cache = ManifestCache(64 * 1024 * 1024)
     view = bench.catalogs.load(bench.name)
     conversion = plan_conversion(take_inventory(view, cache))
-    return Converting(bench.rewriter(cache), view, conversion, str(uuid.uuid4())).convert()
+    return Converting(bench.rewriter(cache), view, conversion, new_run_id(view)).convert()
 
 
 def by_spark(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -173,7 +172,7 @@ def maintain(procedure: str, options: str) -> Callable[[Scene], None]:
 
 def convert_deletes(scene: Scene) -> None:
     """Equality deletes become positions. A race that it loses is no failure: the next conversion finds them."""
-    converting = conversion(scene.lake, scene.table, str(uuid.uuid4()))
+    converting = conversion(scene.lake, scene.table)
     with suppress(ReplanError):
         converting.convert()
 
