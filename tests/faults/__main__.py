@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -132,7 +133,9 @@ def wait_until(done: object, what: str, seconds: float = PATIENCE) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="Cells whose name contains this. Can be repeated.")
+    parser.add_argument(
+        "--only", action="append", default=[], help="Cells whose name contains this, or one of these: TEXT,TEXT."
+    )
     parser.add_argument("--list", action="store_true", help="Print the names of the cells.")
     parser.add_argument("--output", choices=["text", "json"], default="text")
     parser.add_argument("--folder", type=Path, help="Folder for everything; else a temporary one.")
@@ -140,7 +143,7 @@ def main() -> None:
     cells = [
         cell
         for cell in (*all_cells(), *process_cells(), *credential_cells(), *executor_cells())
-        if not options.only or any(text in cell.name for text in options.only)
+        if not options.only or any(text in cell.name for only in options.only for text in re.split(",(?! )", only))
     ]
     if options.list:
         print("\n".join(cell.name for cell in cells))
