@@ -515,8 +515,8 @@ MUTATIONS: Final = (
         "15",
         "the table is read before the mark that stops the owner",
         "compactor/commit/sweep.py",
-        "        self.records.save(marked)\n        table = _table_of(record, self.catalogs)\n",
-        "        table = _table_of(record, self.catalogs)\n        self.records.save(marked)\n",
+        "        self.records.save(marked)\n        table = table_of(record, self.catalogs)\n",
+        "        table = table_of(record, self.catalogs)\n        self.records.save(marked)\n",
         f"{_IN_FLIGHT}::test_the_table_is_read_after_the_mark_that_stops_the_owner",
     ),
     Mutation(
