@@ -1,7 +1,7 @@
 """Deletions of tables' files: what a run may delete, the one function that deletes, and the trail that it leaves.
 
-Paths come from records, which whoever can write beside the checkpoint can write. So nothing that a record says is taken
-for granted before a deletion: a file must be the run's own by its name, in the table's own folders, and in no snapshot.
+Paths come from records. Anyone who can write beside the checkpoint can forge one. So nothing that a record says is
+trusted before a deletion: a file must be the run's own by its name, in the table's own folders, and in no snapshot.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ EARLIER = {"seen_head", "sent"}  # fields of records of earlier versions
 def new_run_id(table: TableView, nonce: str | None = None) -> str:
     """The id of a new run: 64 random bits, and 64 of a digest of them, the table and the snapshot that it starts from.
 
-    Names of outputs carry it. So whoever can write records can name existing files only together with the table that
-    they belong to, and the snapshot after which they were written (`Record.is_genuine`). `nonce`: these bits, as 16
+    Names of outputs carry it. So a forged record can name existing files only together with the table that they belong
+    to, and the snapshot after which they were written (`Record.is_genuine`). `nonce`: these bits, as 16
     hexadecimal digits.
     """
     nonce = nonce or secrets.token_hex(8)

@@ -227,7 +227,7 @@ class RefusedError(RetryError):
 
 
 def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
-    """Send the snapshot once; whether it was committed. If not, it may be later, whatever was answered (`sends.py`).
+    """Send the snapshot once; whether it was committed. If not, it may still land after any answer (`sends.py`).
 
     Raises:
         RetryError: it was refused, and would be again.
