@@ -201,8 +201,9 @@ class GivenUpFiles:
         """Note what a death now would say of these file groups."""
         with self._lock:
             tried = self._tried.get(table.name, [])
-            for number in numbers:
-                tried[number] = replace(tried[number], deaths=deaths, at=self._clock())
+            for number, noted in enumerate(tried):
+                if number in numbers:
+                    tried[number] = replace(noted, deaths=deaths, at=self._clock())
             self._save()
 
     def _save(self) -> None:
