@@ -60,6 +60,7 @@ def add_vector(lake: Lake, table: str, path: str, position: int, partition: str 
     lake.sql(f"REFRESH TABLE lake.{table}")
 
 
+@pytest.mark.slow
 def test_a_delete_of_another_partition_than_its_file_is_not_overlooked(lake: Lake, table_name: str) -> None:
     create(lake, table_name, by="PARTITIONED BY (a)")
     insert(lake, table_name, 3)

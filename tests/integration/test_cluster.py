@@ -179,6 +179,7 @@ def last(lines: list[dict[str, Any]], **expected: int) -> None:
     wait_for(f"{expected}", lambda: lines and expected.items() <= lines[-1].items())
 
 
+@pytest.mark.slow
 def test_the_service_compacts_on_a_cluster(cluster: SparkCluster, broker: str, tmp_path: Path) -> None:
     with place_on(cluster, tmp_path, broker, service={"manifest_job_bytes": 0, "trigger_seconds": 1}) as place:
         place.create("t")

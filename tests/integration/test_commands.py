@@ -174,6 +174,7 @@ def test_the_same_name_in_two_catalogs_needs_its_catalog(shelf: Site, tmp_path: 
     assert shown["table"] == "lake.db.shown"
 
 
+@pytest.mark.slow
 def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: Path) -> None:
     tree = yaml.safe_load(shelf.config.read_text())
     tree["catalogs"]["lake"] = {"type": "rest", "uri": "http://127.0.0.1:1"}
@@ -186,6 +187,7 @@ def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: P
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_manifests_are_merged_now_and_a_second_time_there_is_nothing_to_do(shelf: Site) -> None:
     """Below all thresholds of the service."""
     shelf.create("listed")

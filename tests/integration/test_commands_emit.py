@@ -71,6 +71,7 @@ def test_a_sinks_control_topic_is_not_written_to(tmp_path: Path, broker: str, to
     assert len(records(broker, topic)) == before
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_named(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     done = firnline(settings(tmp_path, address, "commits"), "emit", "db.events")

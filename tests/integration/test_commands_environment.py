@@ -19,6 +19,7 @@ def filled(place: Site) -> None:
     place.append("t", commits=3, parts=1)
 
 
+@pytest.mark.slow
 def test_the_settings_win_over_the_users_spark(tmp_path: Path) -> None:
     other = tmp_path / "conf"
     other.mkdir()

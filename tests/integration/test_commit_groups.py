@@ -58,7 +58,7 @@ def before_java_commits(monkeypatch: pytest.MonkeyPatch, other: Callable[[], Non
     monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *slow("spark")])
 def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, engine: str) -> None:
     """Another compactor has replaced them, its snapshots expired and the files were deleted, all while we planned."""
     create(lake, table_name, 2, "", BY_A)
@@ -76,7 +76,7 @@ def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, 
     assert "was removed from the table" in str(result.dropped[0].error)
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *slow("spark")])
 def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, engine: str) -> None:
     create(lake, table_name, 2, "", BY_A)
     insert(lake, table_name, 3)
@@ -149,7 +149,7 @@ def test_deletes_that_arrive_meanwhile_follow_their_rows(
 
 
 @pytest.mark.parametrize("granularity", ["file", *slow("partition")])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [3, *slow(2)])
 def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
     lake: Lake, table_name: str, version: int, granularity: str
 ) -> None:
@@ -179,7 +179,7 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
 
 
 @pytest.mark.parametrize("meanwhile", ["delete", "convert"])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, *slow(3)])
 def test_few_rows_that_keys_delete_are_copied_and_deleted_in_the_output(
     lake: Lake, table_name: str, version: int, meanwhile: str
 ) -> None:
@@ -313,6 +313,7 @@ def test_deletes_cannot_follow_rows_that_spark_wrote(lake: Lake, table_name: str
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_another_compactor_that_was_faster_leaves_nothing_to_commit(lake: Lake, table_name: str) -> None:
     create(lake, table_name, by=BY_A)
     insert(lake, table_name, 5)
@@ -394,6 +395,7 @@ def test_a_global_equality_delete_stays_until_every_older_file_is_rewritten(lake
     assert lake.rows(table_name) == rows
 
 
+@pytest.mark.slow
 def test_deletes_that_somebody_else_merges_meanwhile_cost_nothing(lake: Lake, table_name: str) -> None:
     """rewrite_position_delete_files replaces delete files that the rewrite has applied: the same rows are deleted."""
     create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A)
@@ -416,7 +418,7 @@ def test_deletes_that_somebody_else_merges_meanwhile_cost_nothing(lake: Lake, ta
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])
-@pytest.mark.parametrize("by", ["", BY_A])
+@pytest.mark.parametrize("by", [*slow(""), BY_A])
 @pytest.mark.parametrize("version", [*slow(2), 3])
 def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, by: str, version: int

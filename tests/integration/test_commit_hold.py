@@ -89,6 +89,7 @@ def test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment(
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [1, *slow(2)])
 def test_a_rewrite_waits_after_the_first_row_level_commit_too(lake: Lake, table_name: str, before: int) -> None:
     """The second writer may be under way. It commits while the rewrite waits; `before`: commits before that."""

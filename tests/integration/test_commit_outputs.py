@@ -68,6 +68,7 @@ def test_an_output_that_was_taken_costs_its_file_group_only(
     assert lake.rows(table_name) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["taken", "cut"])
 def test_a_run_whose_outputs_were_all_taken_commits_nothing(lake: Lake, table_name: str, change: str) -> None:
     create(lake, table_name, 2, "", BY_A)
@@ -85,6 +86,7 @@ def test_a_run_whose_outputs_were_all_taken_commits_nothing(lake: Lake, table_na
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_outputs_that_were_taken_during_the_hold_are_missed(lake: Lake, table_name: str) -> None:
     create(lake, table_name, 2, MERGE_ON_READ, BY_A)
     insert(lake, table_name, 3)
@@ -147,7 +149,7 @@ def test_deletes_that_follow_their_rows_are_written_again_if_they_were_taken(lak
 FLAT = "'write.object-storage.enabled'='true', 'write.object-storage.partitioned-paths'='false'"
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *slow("spark")])
 def test_a_partition_whose_folder_would_have_too_long_a_name_is_compacted(
     lake: Lake, table_name: str, engine: str
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_delete_that_a_rollback_makes_necessary_again_stays(
     assert unused_metadata(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_a_position_delete_that_is_committed_again_with_its_data_file_stays(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +195,7 @@ def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(
 
 
 @pytest.mark.parametrize("version", [2, *slow(3)])
-@pytest.mark.parametrize("end", ["committed", "stopped", "overtaken"])
+@pytest.mark.parametrize("end", [*slow("committed", "stopped"), "overtaken"])
 def test_manifests_that_were_merged_or_not_committed_do_not_stay(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, end: str
 ) -> None:
@@ -244,7 +245,7 @@ def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
     assert "the run itself saw" in str(error.value)
 
 
-@pytest.mark.parametrize("reason", ["row_count_mismatch", "corrupt_page", "unreadable_data"])
+@pytest.mark.parametrize("reason", ["row_count_mismatch", *slow("corrupt_page", "unreadable_data")])
 def test_damage_stays_damage_however_busy_the_table_is(lake: Lake, table_name: str, reason: str) -> None:
     """Deletes and appends of others take no file away; rows that do not add up are not even a rollback's doing."""
     create(lake, table_name, 2, MERGE_ON_READ, BY_A)

@@ -41,6 +41,7 @@ from tests.integration.table_kit import (
     snapshots,
     unreferenced,
 )
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -77,6 +78,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     assert left == set()
 
 
+@pytest.mark.slow
 def test_an_attempt_to_commit_writes_only_what_is_new_since_the_last_one(lake: Lake, table_name: str) -> None:
     """Beside a writer that commits every few seconds an attempt that starts again comes too late each time."""
     create(lake, table_name)
@@ -122,6 +124,7 @@ def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
     lake: Lake, table_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_a_run_that_comes_too_late_is_charged_and_a_commit_only_when_it_is_made(lake: Lake, table_name: str) -> None:
     create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
     insert(lake, table_name, 3)
@@ -206,6 +210,7 @@ def test_a_run_that_comes_too_late_is_charged_and_a_commit_only_when_it_is_made(
     assert sum(costs, Spent()).commits == result.commits == 3
 
 
+@pytest.mark.slow
 def test_each_attempt_to_commit_is_charged(lake: Lake, table_name: str) -> None:
     """Another writer commits right before the first attempt is sent, so it is refused."""
     create(lake, table_name)
@@ -266,6 +271,7 @@ def test_polaris_is_asked_to_let_writers_win(lake: Lake, table_name: str, settin
     assert snapshots(lake, table_name)[-1].summary.get(POLARIS_ROLLBACK) == expected
 
 
+@pytest.mark.slow
 def test_state_that_writers_keep_in_summaries_is_found_as_before(lake: Lake, table_name: str) -> None:
     """Flink's and Kafka Connect's committers walk back from the current snapshot until they find their own keys."""
     create(lake, table_name)
@@ -306,7 +312,8 @@ def compact_branch(lake: Lake, table: str, branch: str, **more: Any) -> RunResul
     return run(lake, plan, **more)
 
 
-@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("deletes", [*slow(False), True])
 def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool) -> None:
     create(lake, table_name, 2, MERGE_ON_READ)
     insert(lake, table_name, 2)

@@ -93,6 +93,7 @@ def test_a_commit_that_was_refused_is_sent_again_unless_it_had_landed(
     assert unreferenced(rest_lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_a_right_that_is_missing_is_named(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_right_that_is_missing_is_named(
     assert unreferenced(rest_lake, table_name) == set()
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", [*slow(False), True])
 def test_a_run_that_ends_after_a_refusal_deletes_nothing_unless_the_head_has_moved(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, moved: bool
 ) -> None:
@@ -212,6 +213,7 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [409, *slow(200)])
 def test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
@@ -252,6 +254,7 @@ def test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is
     assert unreferenced(rest_lake, table_name) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [*slow(500, 502), 503, *slow(504)])
 def test_a_commit_that_did_not_land_leaves_nothing_behind(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
@@ -270,7 +273,7 @@ def test_a_commit_that_did_not_land_leaves_nothing_behind(
     assert replaces(rest_lake, table_name) == 1
 
 
-@pytest.mark.parametrize("honours", [True, False])
+@pytest.mark.parametrize("honours", [True, *slow(False)])
 def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, honours: bool
 ) -> None:
@@ -379,6 +382,7 @@ def test_an_append_whose_commit_is_on_its_way_never_fails(
 # --- what was reported is looked for ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iceberg's own rewrite has reported success with nothing committed (apache/iceberg 17202)."""
     create(lake, table_name)
@@ -393,7 +397,7 @@ def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, m
     assert unreferenced(lake, table_name) == set()
 
 
-@pytest.mark.parametrize("kind", ["CommitStateUnknownException", "CommitFailedException"])
+@pytest.mark.parametrize("kind", ["CommitStateUnknownException", *slow("CommitFailedException")])
 def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -442,7 +446,8 @@ def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_b
     assert lake.rows(table_name) == rows
 
 
-@pytest.mark.parametrize("lifetime", ["PT30M", None])
+@pytest.mark.slow
+@pytest.mark.parametrize("lifetime", ["PT30M", *slow(None)])
 def test_commits_bring_an_idempotency_key_where_the_catalog_knows_them(
     lake: Lake, faulty: FaultyCatalog, table_name: str, lifetime: str | None
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_dropped_table_is_missing(site: Site) -> None:
     assert seen(calls) == [(LOADS, 404)]
 
 
+@pytest.mark.slow
 def test_threads_ask_each_about_its_own_table(site: Site) -> None:
     old = {f"thread{number}": site.create(f"thread{number}") for number in range(THREADS)}
     changed = [name for number, name in enumerate(old) if number % 2]

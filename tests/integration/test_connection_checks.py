@@ -23,6 +23,7 @@ from streaming.demo.broker import embedded_broker
 from tests.integration.service_process import document, firnline
 from tests.services.quick_java import quick_java
 from tests.services.rest_catalog import RestCatalog
+from tests.slow import slow
 
 pytestmark = pytest.mark.kafka
 
@@ -119,6 +120,7 @@ def test_all_is_well_and_nothing_is_left_behind(
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.slow
 def test_a_wrong_secret_is_told_with_the_remedy(tree: dict[str, Any], tmp_path: Path) -> None:
     tree["catalogs"]["lake"]["s3.secret-access-key"] = "not-the-key"
     done = firnline(written(tree, tmp_path), "check-config", "--connect")
@@ -133,6 +135,7 @@ def test_a_wrong_secret_is_told_with_the_remedy(tree: dict[str, Any], tmp_path: 
     assert "not-the-key" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_catalog_that_does_not_answer_keeps_nobody_else_from_being_checked(
     tree: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_what_spark_cannot_be_given_is_an_error_of_the_settings(tree: dict[str, 
     assert not found["catalog lake"].again
 
 
+@pytest.mark.slow
 def test_an_empty_catalog_is_tried_at_its_warehouse(tree: dict[str, Any], tmp_path: Path) -> None:
     tree["catalogs"] = {
         "lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/wh"}
@@ -210,7 +214,7 @@ def test_observe_tries_nothing_that_writes(tree: dict[str, Any], tmp_path: Path)
     ("operation", "which", "check"),
     [
         (ACLOperation.READ, "commit_topic", "commit topic"),
-        (ACLOperation.WRITE, "dead_letter_topic", "dead-letter topic"),
+        *slow((ACLOperation.WRITE, "dead_letter_topic", "dead-letter topic")),
     ],
 )
 def test_what_the_broker_does_not_allow_is_told(

@@ -98,6 +98,7 @@ def proxy(rest_catalog: RestCatalog) -> Iterator[Relay]:
         yield relay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check-config", *slow("compact")])
 def test_catalog_and_store_behind_a_proxy(
     table: Table, properties: dict[str, str], proxy: Relay, tmp_path: Path, command: str

@@ -101,6 +101,7 @@ def test_equality_deletes_become_positions(lake: Lake, table_name: str, version:
     assert deletes(lake, table_name) == []
 
 
+@pytest.mark.slow
 def test_deletes_of_all_partitions_are_converted_in_each(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
@@ -282,10 +283,8 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     ("version", "moment", "known"),
     [
         (3, BEFORE, True),
-        (3, AFTER, True),
-        (3, AT_LAST, False),
         (2, AFTER, False),
-        *slow((3, BEFORE, False), (3, AFTER, False), (2, BEFORE, True)),
+        *slow((3, AFTER, True), (3, AT_LAST, False), (3, BEFORE, False), (3, AFTER, False), (2, BEFORE, True)),
     ],
 )
 def test_a_position_delete_of_the_same_files_meanwhile(
@@ -312,6 +311,7 @@ def spark_rewrites(lake: Lake, table: str) -> None:
     lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', {options})")
 
 
+@pytest.mark.slow
 def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +332,7 @@ def commit_again(lake: Lake, table: str) -> None:
     loaded.newRowDelta().addRows(task.file()).addDeletes(task.deletes().get(0)).commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "moment"), [(2, BEFORE), (3, AFTER), *slow((3, BEFORE), (2, AFTER), (3, AT_LAST))])
 def test_what_a_writer_commits_once_more_stays(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
@@ -353,6 +354,7 @@ def test_what_a_writer_commits_once_more_stays(
     assert [row[0] for row in rows(lake, table_name)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     "error", [MissedError("a branch is to be published"), RetryError("503", reason=Reason.CATALOG_UNAVAILABLE)]
@@ -403,6 +405,7 @@ def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_na
     assert sorted(row[0] for row in rows(lake, table_name)) == sorted([5, 6, 7, 8, 9] * 2)
 
 
+@pytest.mark.slow
 def test_a_refused_search_does_not_hold_up_merges_and_is_not_repeated_at_each_commit(
     lake: Lake, table_name: str, tmp_path: Path
 ) -> None:
@@ -431,6 +434,7 @@ def test_a_refused_search_does_not_hold_up_merges_and_is_not_repeated_at_each_co
     assert [converted.delete_files for converted in service.conversions] == [4]
 
 
+@pytest.mark.slow
 def test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted(lake: Lake, table_name: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id INT, a STRING, k DOUBLE) USING iceberg "
@@ -488,8 +492,10 @@ def by_number(lake: Lake, table: str, by: str) -> None:
     ("stage", "why"),
     [
         (dropped_column, "partition field a lost its column"),
-        (not_finite, "a partition value is NaN or infinite"),
-        (all_partitions, "a partition value is NaN or infinite"),
+        *slow(
+            (not_finite, "a partition value is NaN or infinite"),
+            (all_partitions, "a partition value is NaN or infinite"),
+        ),
     ],
 )
 def test_deletes_of_partitions_that_a_commit_cannot_name_stay_and_the_others_are_converted(

@@ -175,6 +175,7 @@ FOUND = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_filters_find_what_other_readers_compare_otherwise(lake: Lake, table_name: str) -> None:
     """NaN, -0.0 and UUIDs: by the file's metrics, its footer, dictionaries and bloom filters."""
     doubles = ("d", "n", "z", "b")

@@ -290,6 +290,7 @@ def test_offsets_that_were_read_are_those_of_a_group(stage: Stage) -> None:
     assert offsets == {0: 4, 1: 0}
 
 
+@pytest.mark.slow
 def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:
     """A batch of the stream has 30 MB; what a Python worker gets at once stays below a few."""
     sizes: list[int] = []
@@ -354,6 +355,7 @@ def test_a_letter_of_an_event_without_a_key_has_its_place_as_key(stage: Stage) -
     assert letter.key == f"{stage.topic}-2-0".encode()
 
 
+@pytest.mark.slow
 def test_large_letters_are_cut_and_fit(stage: Stage) -> None:
     stage.gone = {"gone"}
     values = [
@@ -398,6 +400,7 @@ def test_a_catalog_that_does_not_answer_costs_no_letter(stage: Stage) -> None:
     assert len(stage.letters()) == 2
 
 
+@pytest.mark.slow
 def test_two_services_write_each_letter_once(stage: Stage) -> None:
     stage.gone = {f"gone{number}" for number in range(20)}
     members = ("a", "b")

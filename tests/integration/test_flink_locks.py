@@ -228,6 +228,7 @@ def test_a_finished_rewrite_waits_for_the_lock(
     assert len(lake.live_files(table_name)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected(
     lake: Lake, table_name: str, database: FlinkDatabase, monkeypatch: pytest.MonkeyPatch

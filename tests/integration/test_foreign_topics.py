@@ -72,6 +72,7 @@ def check(place: Site, name: str, *arguments: str) -> tuple[int, dict[str, Any]]
     return done.returncode, found
 
 
+@pytest.mark.slow
 def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     place: Site, broker: str, admin: KafkaAdminClient
 ) -> None:
@@ -124,6 +125,7 @@ def test_events_by_http_are_taken_once_the_topic_was_checked(
     assert [record.value for record in place.records(place.topic)] == [event]
 
 
+@pytest.mark.slow
 def test_one_bad_record_beside_good_ones_stops_nobody_and_another_systems_records_do(
     place: Site, admin: KafkaAdminClient
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
         assert [record.value for record in place.records(control)] == list(SINK_EVENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_checkpoint_made_with_a_list_of_topics_goes_on(
     lake: Lake, tmp_path: Path, broker: str, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch

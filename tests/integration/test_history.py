@@ -203,6 +203,7 @@ def test_the_history_can_be_compacted_and_does_not_record_that(lake: Lake, lake_
     assert len(asked(lake_history)) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark_jobs(tmp_path: Path) -> None:
     place = Site(tmp_path, "127.0.0.1:1", {"history": {"table": "ops.history"}})

@@ -67,7 +67,7 @@ def due(view: TableView) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(
     ("partitioned", "version"),
-    [(BY_PART, 3), ("", 1), ("", 2), *slow((BY_PART, 1), (BY_PART, 2), ("", 3))],
+    [(BY_PART, 3), ("", 1), *slow((BY_PART, 1), (BY_PART, 2), ("", 2), ("", 3))],
 )
 def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, partitioned: str) -> None:
     name = make(lake, table_name, version, partitioned)
@@ -93,6 +93,7 @@ def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, 
     assert rows(lake, table_name, version)[:-1] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, *slow(3)])
 def test_a_merge_that_was_committed_has_not_failed_if_the_table_cannot_be_read_after_it(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int
@@ -111,7 +112,7 @@ def test_a_merge_that_was_committed_has_not_failed_if_the_table_cannot_be_read_a
     assert len(lake.catalogs.load(name).manifests()) < done.before
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [3, *slow(2)])
 def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name: str, version: int) -> None:
     name = make(lake, table_name, version)
     if version == 2:  # a commit for each spec: each one hands them on
@@ -129,7 +130,7 @@ def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name:
     assert found[after.snapshot.snapshot_id].statistics_path == known.statistics_path
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [3, *slow(2)])
 def test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file(
     lake: Lake, table_name: str, version: int
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file(
     assert done.after < done.before
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, *slow(3)])
 def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: int) -> None:
     name = make(lake, table_name, version)
     planned = lake.catalogs.load(name)
@@ -163,6 +164,7 @@ def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: i
     assert rows(lake, table_name, version) == before
 
 
+@pytest.mark.slow
 def test_each_spec_keeps_its_own(lake: Lake, table_name: str) -> None:
     name = make(lake, table_name, 2)
     lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
@@ -176,6 +178,7 @@ def test_each_spec_keeps_its_own(lake: Lake, table_name: str) -> None:
     assert rows(lake, table_name, 2) == before
 
 
+@pytest.mark.slow
 def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str) -> None:
     name = make(lake, table_name, 2)
     planned = lake.catalogs.load(name)
@@ -186,7 +189,7 @@ def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str)
     assert caught.value.reason == "table_replaced"
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [*slow(False), True])
 def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, lost: bool) -> None:
     """Its commit is charged if there may be one."""
     name = make(lake, table_name, 2)

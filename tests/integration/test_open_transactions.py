@@ -82,6 +82,7 @@ def test_events_that_wait_behind_a_transaction_are_counted_until_it_ends(
         wait_for("no events that wait", lambda: looked(watch, anew) == 0)
 
 
+@pytest.mark.slow
 def test_a_request_behind_a_transaction_says_that_it_waits(
     kafka: KafkaSettings, transaction: KafkaProducer, tmp_path: Path
 ) -> None:

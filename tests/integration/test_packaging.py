@@ -119,6 +119,7 @@ def test_the_sdist_holds_what_a_reader_needs(built: Path) -> None:
     assert {*TEXTS, "Makefile", "deploy/setup.sh", "docs/settings.md", "pyproject.toml"} <= names
 
 
+@pytest.mark.slow
 def test_no_module_imports_a_package_that_the_image_has_not(tmp_path: Path) -> None:
     """What an extra brings is imported where it is used."""
     lines = (ROOT / "deploy" / "docker" / "requirements.txt").read_text().splitlines()

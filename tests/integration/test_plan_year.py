@@ -111,6 +111,7 @@ def planned(lake: Lake, where: str) -> tuple[dict[str, Any], int, int]:
     return document, manifests["chosen"], manifests["of"]
 
 
+@pytest.mark.slow
 def test_a_user_and_a_day_open_the_manifests_of_that_day(lake: Lake, year: str) -> None:
     where = f"user_id = {USER} AND ts >= '{LAST}'"
     document, read, of = planned(lake, where)
@@ -143,6 +144,7 @@ def test_a_user_alone_opens_what_is_new_where_others_have_planned_before(lake: L
     lake.sql(f"CALL lake.system.rollback_to_snapshot('{TABLE}', {before})")
 
 
+@pytest.mark.slow
 def test_ordered_by_bucket_a_user_alone_opens_a_sixteenth_and_a_week_of_his_less_than_a_fiftieth(
     lake: Lake, year: str
 ) -> None:

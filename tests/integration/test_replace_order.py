@@ -47,6 +47,7 @@ def look(followed: FollowedTable) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_manifests_follow_files_only_after_another_commit(lake: Lake, table_name: str) -> None:
     create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
     insert(lake, table_name, 12)
@@ -71,6 +72,7 @@ def test_manifests_of_an_idle_table_follow_files_after_a_time(lake: Lake, table_
     assert sum(isinstance(each, ManifestsRewritten) for each in followed.events) == 1
 
 
+@pytest.mark.slow
 def test_a_table_with_a_limit_waits_for_a_writer_however_long(lake: Lake, table_name: str) -> None:
     """One partition is due at once, the other when it is idle: then a writer must commit first."""
     create(lake, table_name, by="PARTITIONED BY (a)")
@@ -92,6 +94,7 @@ def test_a_table_with_a_limit_waits_for_a_writer_however_long(lake: Lake, table_
     assert in_a_row(lake, table_name) == 1
 
 
+@pytest.mark.slow
 def test_a_run_makes_no_more_commits_than_are_left(lake: Lake, table_name: str) -> None:
     create(lake, table_name, by="PARTITIONED BY (a)")
     insert(lake, table_name, 12)

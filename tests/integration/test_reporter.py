@@ -73,6 +73,7 @@ def settled(jvm: JavaProcess) -> dict[str, int]:
     return wait_for("all reports", look)
 
 
+@pytest.mark.slow
 def test_commits_arrive_as_a_rest_catalog_would_get_them_with_the_jars_own_kafka(jvm: JavaProcess, broker: str) -> None:
     topic = new_topic()
     snapshots = commits(jvm, properties(broker, topic))
@@ -97,6 +98,7 @@ def version_of(kafka: Path) -> str:
     return kafka.stem.removeprefix("kafka-clients-")
 
 
+@pytest.mark.slow
 def test_kafka_clients_of_the_class_path_come_first(jar: Path, broker: str, tmp_path: Path) -> None:
     newer = kafka_clients(fetch_jars(KAFKA_BROKER_JARS))
     topic = new_topic()
@@ -108,6 +110,7 @@ def test_kafka_clients_of_the_class_path_come_first(jar: Path, broker: str, tmp_
     assert len(documents(broker, topic)) == 1
 
 
+@pytest.mark.slow
 def test_scans_are_reported_on_request_only(jvm: JavaProcess, broker: str) -> None:
     both, alone = new_topic(), new_topic()
     for topic, reports in ((alone, "commits"), (both, "all")):
@@ -231,6 +234,7 @@ def test_without_any_kafka_commits_work_and_the_log_names_the_missing_class(jar:
         assert "org.apache.kafka" in jvm.printed
 
 
+@pytest.mark.slow
 def test_catalogs_of_one_configuration_share_a_producer_until_the_last_is_closed(jvm: JavaProcess, broker: str) -> None:
     topic = new_topic()
     catalogs = [Catalog(jvm, properties(broker, topic), name) for name in ("a", "b", "c")]
@@ -268,6 +272,7 @@ def test_a_program_that_ends_right_after_its_commit_has_announced_it(jvm: JavaPr
     assert [found["snapshot-id"] for found in documents(broker, topic)] == [snapshot]
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_does_not_keep_a_program_from_ending(jvm: JavaProcess) -> None:
     with black_hole() as silent:
         commits(jvm, properties(silent, "commits", **FOREVER), 3)

@@ -52,6 +52,7 @@ def place(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path) -
         yield Place(table, config, relay)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [without_checksums], indirect=True)
 @pytest.mark.parametrize("engine", ["auto", *slow("splice", "spark")])
 def test_a_store_without_the_checksums_of_2025(place: Place, engine: str) -> None:

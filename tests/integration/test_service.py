@@ -121,6 +121,7 @@ def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> N
     assert shared.view("in_loop").metadata.snapshot_by_id(told[0]["snapshot-id"]) is not None
 
 
+@pytest.mark.slow
 def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> None:
     """A writer that appends without merging leaves a manifest a commit. Its files are large enough as they are: after a
     rewrite of files the merge would wait for the writer's next commit.
@@ -140,6 +141,7 @@ def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not prometheus_installed(), reason="prometheus is not installed; `make test-monitoring` does it")
 def test_a_real_prometheus_answers_every_panel_and_rule(shared: Site, running: ServiceProcess, tmp_path: Path) -> None:
     """Scraped from a service at work; where there is nothing to show, a panel shows that."""
@@ -274,6 +276,7 @@ def test_the_sweep_finds_what_no_event_announced(shared: Site, running: ServiceP
     wait_for("the switched-on table's rewrite", lambda: "replace" in shared.operations("in_off"))
 
 
+@pytest.mark.slow
 def test_an_unreadable_table_stops_no_other_and_recovers(shared: Site, running: ServiceProcess) -> None:
     """The catalog names a metadata file that is not there. (One that is known is not read again.)"""
     wait_for("its first count", lambda: counted(running, "in_damaged", files=8))
@@ -348,6 +351,7 @@ def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -
     assert sum(line["message"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
 
 
+@pytest.mark.slow
 def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess) -> None:
     """After its end: what waited has been written."""
     rows = document(firnline(shared.config, "history", "db.in_loop", "--output", "json"))["decisions"]

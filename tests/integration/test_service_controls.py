@@ -152,6 +152,7 @@ def usage(shared: Site) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_drained_service_ends_after_its_run_starts_no_other_and_leaves_nothing(
     shared: Site, running: ServiceProcess
 ) -> None:

@@ -36,6 +36,7 @@ def traces(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if JAVA_FRAME in line.get("stack_trace", "")]
 
 
+@pytest.mark.slow
 def test_every_line_is_an_object_through_crashes(tmp_path: Path, broker: str) -> None:
     """Its Python workers are killed, then itself; test_service_ends.py restarts and stops one. The JVM prints before
     it has a log.
@@ -65,8 +66,8 @@ def test_every_line_is_an_object_through_crashes(tmp_path: Path, broker: str) ->
     ("arguments", "environment", "code", "said"),
     [
         (("run",), {"FIRNLINE_POLICY__GROWTH": "much"}, 2, "policy.growth"),
-        (("run",), NO_JVM, 2, "Spark does not start: Error occurred during initialization of VM"),
         *slow(
+            (("run",), NO_JVM, 2, "Spark does not start: Error occurred during initialization of VM"),
             (("run", "--bogus"), {}, 2, "Error: No such option"),
             (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),
         ),

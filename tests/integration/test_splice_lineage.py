@@ -203,10 +203,9 @@ def spliced_before(table: Table, folder: Path) -> None:
     table.append(95_000)
 
 
-QUICK = (upgraded_with_merged_manifests, spliced_before)
 HISTORIES = [
-    *QUICK,
-    *slow(merged_twice, rewritten_manifests, compacted_by_spark),
+    spliced_before,
+    *slow(merged_twice, rewritten_manifests, compacted_by_spark, upgraded_with_merged_manifests),
     # Parts of the histories above.
     *slow(appends, merged, merged_manifests, upgraded_and_appended),
 ]

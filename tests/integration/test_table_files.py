@@ -84,6 +84,7 @@ def test_schema_drift(lake: Lake, table_name: str, change: str) -> None:
     compact_and_check(lake, table_name, 1, {("encode", "schema_differs")}, in_duckdb=True)
 
 
+@pytest.mark.slow
 def test_a_column_of_the_same_name_is_another_column(lake: Lake, table_name: str) -> None:
     lake.sql(f"CREATE TABLE lake.{table_name} (id int, a string) USING iceberg")
     for number in range(2):
@@ -156,6 +157,7 @@ def test_rows_that_spark_reads_into_another_partition_are_left_alone(lake: Lake,
     assert unreferenced(lake, table_name) == set()
 
 
+@pytest.mark.slow
 def test_codecs_may_differ_between_row_groups(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     for codec in ("zstd", "snappy", "gzip", "uncompressed"):
@@ -179,6 +181,7 @@ def test_a_sorted_table_stays_sorted(lake: Lake, table_name: str) -> None:
     assert rows == sorted(sorted(rows, key=lambda row: row[1]), key=lambda row: row[0], reverse=True)
 
 
+@pytest.mark.slow
 def test_copied_row_groups_are_not_labelled_sorted(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
@@ -201,6 +204,7 @@ def test_outputs_go_where_the_table_wants_them(lake: Lake, table_name: str, layo
     assert all(plain_path(path).startswith(plain_path(root) + "/") for path in lake.live_files(table_name))
 
 
+@pytest.mark.slow
 @WITH_SPARK_SLOW
 @pytest.mark.parametrize("name", ["`my-ns`.`Table One %20`", "n1.n2.`tä-ble`"])
 def test_names_that_need_quoting(lake: Lake, name: str, engine: str) -> None:
@@ -252,6 +256,7 @@ def test_types_that_spark_sql_cannot_create(lake: Lake, table_name: str, kind: A
 # --- column metrics, shares, errors -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_metrics_of_a_spliced_file_are_those_of_its_inputs(lake: Lake, table_name: str) -> None:
     columns = "i int, l bigint, d decimal(20,3), f double, s string, dt date, ts timestamp, b boolean, n string"
     lake.sql(f"CREATE TABLE lake.{table_name} (id int, {columns}) USING iceberg")
@@ -312,6 +317,7 @@ def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, 
     assert lake.rows(table_name) == rows
 
 
+@pytest.mark.slow
 def test_the_number_of_outputs_does_not_depend_on_slots(lake: Lake, table_name: str) -> None:
     counts = {}
     create(lake, table_name)

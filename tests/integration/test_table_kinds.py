@@ -114,7 +114,7 @@ def test_partitions_become_one_file_each(lake: Lake, table_name: str, kind: str,
         assert [tuple(row) for row in found] == [(2, 1)] * files
 
 
-@pytest.mark.parametrize(("version", "engine"), [(1, "auto"), *slow((2, "auto")), (2, "spark")])
+@pytest.mark.parametrize(("version", "engine"), [(1, "auto"), *slow((2, "auto"), (2, "spark"))])
 def test_each_spec_is_compacted_within_itself(lake: Lake, table_name: str, version: int, engine: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id int, a string) USING iceberg PARTITIONED BY (a) "
@@ -151,7 +151,7 @@ def test_files_of_a_spec_whose_column_was_dropped_are_left_alone(lake: Lake, tab
     assert "partition field a lost its column" in why
 
 
-@pytest.mark.parametrize("by_value", [False, True])
+@pytest.mark.parametrize("by_value", [True, *slow(False)])
 def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted(
     lake: Lake, table_name: str, by_value: bool
 ) -> None:
@@ -170,6 +170,7 @@ def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted
     assert lake.sql(f"SELECT file_path FROM lake.{table_name}.delete_files") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["equality", "position"])
 def test_dangling_deletes_of_a_spec_whose_column_was_dropped_do_not_stop_a_commit(
     lake: Lake, table_name: str, content: str

@@ -18,6 +18,7 @@ from compactor.reasons import Reason
 from compactor.rewrite.tasks.output_task import SILENCE, TaskAttempt, TaskInput, TaskResult, attempt_tasks
 from compactor.rewrite.tasks.runner import OutputTaskRunner
 from tests.properties.table_history import TableHistory
+from tests.slow import slow
 from tests.unit.rewrite.test_input_metrics import Stage, TaskId
 
 OUTPUT = "s3://lake/a.b/00000-00001-firnline-run.parquet"
@@ -100,7 +101,7 @@ def answers(*silent: int) -> tuple[list[TaskInput], Any]:
 
 @pytest.mark.parametrize(
     ("silent", "begun"),
-    [(range(64), SILENCE), (range(10, 64), 10 + SILENCE), (range(61, 64), 64), ([0, 1, 3, 4, 6, 7], 64)],
+    [(range(64), SILENCE), *slow((range(10, 64), 10 + SILENCE), (range(61, 64), 64), ([0, 1, 3, 4, 6, 7], 64))],
 )
 def test_a_bundle_ends_once_the_store_answers_no_task_any_more(silent: Any, begun: int) -> None:
     """Each takes minutes where the store drops packets, and holds the slot."""

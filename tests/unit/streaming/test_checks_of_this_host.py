@@ -14,6 +14,7 @@ from compactor.settings.tree import Settings
 from streaming.commands.connection_checks import Check, Status, check_connections
 from streaming.service.service import Service
 from tests.services.certificates import issue
+from tests.slow import slow
 
 TRINO = {"kind": "trino", "uri": "http://trino:8080", "statement": "CALL flush()"}
 STARROCKS = {"kind": "starrocks", "uri": "mysql://starrocks:9030"}
@@ -50,7 +51,7 @@ def test_a_catalog_that_writers_call_otherwise_fails(tmp_path: Path) -> None:
     assert checks(tmp_path)["catalog lake"].detail == "1 namespaces"
 
 
-@pytest.mark.parametrize(("hook", "client"), [(TRINO, "trino.auth"), (STARROCKS, "pymysql"), (DORIS, "pymysql")])
+@pytest.mark.parametrize(("hook", "client"), [(TRINO, "trino.auth"), *slow((STARROCKS, "pymysql"), (DORIS, "pymysql"))])
 def test_a_hook_whose_client_is_not_installed_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: dict[str, str], client: str
 ) -> None:
@@ -65,7 +66,7 @@ def test_a_hook_whose_client_is_not_installed_fails(
     assert checks(tmp_path, hooks=hooks, observe=True)[name].status is Status.SKIPPED
 
 
-@pytest.mark.parametrize("hook", [TRINO, STARROCKS])
+@pytest.mark.parametrize("hook", [TRINO, *slow(STARROCKS)])
 def test_a_hook_whose_password_is_not_in_the_environment_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: dict[str, str]
 ) -> None:
