@@ -185,51 +185,6 @@ def _value(server: Prometheus, expression: str) -> str:
     return str(found[0]["value"][1]) if found else "0"
 
 
-def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:
-    shared.create("orders")
-    shared.create("in_events")
-    events = shared.append("in_events", commits=3)
-    shared.append("orders", commits=1)
-    before = running.metrics()
-    shared.publish(*events)
-    wait_for("the three commits' count", lambda: counted(running, "in_events", files=12))
-    shared.publish(events[1], events[0])  # duplicates, and out of order
-    shared.publish(replace(events[0], event_id=str(uuid.uuid4()), timestamp_ms=events[0].timestamp_ms - 3_600_000))
-    shared.send((CONNECT / "commit_to_table.bin").read_bytes())  # names db.orders in a catalog of its own
-    shared.send((CONNECT / "start_commit.bin").read_bytes())  # announces no commit
-    nowhere, elsewhere = shared.event("nowhere"), shared.event("in_events", catalog="attic")
-    bad: dict[str, bytes | None] = {
-        "unrecognised": b"\x00\xffrubbish",
-        "tombstone": None,
-        "invalid_json": b'{"event-id": "x", ',
-        "unknown_table": canonical.encode(nowhere)[1],
-        "unknown_catalog": canonical.encode(elsewhere)[1],
-    }
-    for value in bad.values():
-        shared.send(value, b"a key", [("trace", b"17")])
-    letters = wait_for("five dead letters", lambda: at_least(5, shared.records(f"{shared.topic}-dead")))
-    published = {(record.partition, record.offset): record for record in shared.records(shared.topic)}
-    told = {}
-    for letter in letters:
-        headers = dict(letter.headers)
-        original = published[int(headers["firnline.partition"]), int(headers["firnline.offset"])]
-        assert (letter.key, letter.value) == (original.key, original.value)
-        assert (letter.key, headers["trace"]) == (b"a key", b"17")
-        assert headers["firnline.topic"] == shared.topic.encode()
-        assert headers["firnline.detail"]
-        told[headers["firnline.reason"].decode()] = letter.value
-    assert len(letters) == 5
-    assert told == bad
-    for reason in told:
-        after = running.wait_metric("firnline_dead_letters_total", reason=reason)
-        assert after.total("firnline_dead_letters_total", reason=reason) == 1
-    assert after.total("firnline_dead_letters_total") - before.total("firnline_dead_letters_total") == 5
-    assert after.total("firnline_events_total", source="kafka_connect") == 1
-    for table in ("in_events", "orders"):
-        assert_counts_are_exact(shared, running, table)
-    assert running.get("/readyz")[0] == 200
-
-
 def test_a_table_waits_since_its_first_commit_and_no_forged_event_changes_that(
     shared: Site, running: ServiceProcess
 ) -> None:
@@ -335,6 +290,51 @@ def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(shared: S
     wait_for("its count, and that nothing is due", left_alone)
     assert shared.operations("in_filtered").count("replace") == 1
     assert shared.rows("in_filtered") == rows
+
+
+def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:
+    shared.create("orders")
+    shared.create("in_events")
+    events = shared.append("in_events", commits=3)
+    shared.append("orders", commits=1)
+    before = running.metrics()
+    shared.publish(*events)
+    wait_for("the three commits' count", lambda: counted(running, "in_events", files=12))
+    shared.publish(events[1], events[0])  # duplicates, and out of order
+    shared.publish(replace(events[0], event_id=str(uuid.uuid4()), timestamp_ms=events[0].timestamp_ms - 3_600_000))
+    shared.send((CONNECT / "commit_to_table.bin").read_bytes())  # names db.orders in a catalog of its own
+    shared.send((CONNECT / "start_commit.bin").read_bytes())  # announces no commit
+    nowhere, elsewhere = shared.event("nowhere"), shared.event("in_events", catalog="attic")
+    bad: dict[str, bytes | None] = {
+        "unrecognised": b"\x00\xffrubbish",
+        "tombstone": None,
+        "invalid_json": b'{"event-id": "x", ',
+        "unknown_table": canonical.encode(nowhere)[1],
+        "unknown_catalog": canonical.encode(elsewhere)[1],
+    }
+    for value in bad.values():
+        shared.send(value, b"a key", [("trace", b"17")])
+    letters = wait_for("five dead letters", lambda: at_least(5, shared.records(f"{shared.topic}-dead")))
+    published = {(record.partition, record.offset): record for record in shared.records(shared.topic)}
+    told = {}
+    for letter in letters:
+        headers = dict(letter.headers)
+        original = published[int(headers["firnline.partition"]), int(headers["firnline.offset"])]
+        assert (letter.key, letter.value) == (original.key, original.value)
+        assert (letter.key, headers["trace"]) == (b"a key", b"17")
+        assert headers["firnline.topic"] == shared.topic.encode()
+        assert headers["firnline.detail"]
+        told[headers["firnline.reason"].decode()] = letter.value
+    assert len(letters) == 5
+    assert told == bad
+    for reason in told:
+        after = running.wait_metric("firnline_dead_letters_total", reason=reason)
+        assert after.total("firnline_dead_letters_total", reason=reason) == 1
+    assert after.total("firnline_dead_letters_total") - before.total("firnline_dead_letters_total") == 5
+    assert after.total("firnline_events_total", source="kafka_connect") == 1
+    for table in ("in_events", "orders"):
+        assert_counts_are_exact(shared, running, table)
+    assert running.get("/readyz")[0] == 200
 
 
 def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -> None:
