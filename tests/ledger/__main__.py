@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.ledger.jobs import document_of, play_in_processes
-from tests.ledger.mutations import try_mutations
 from tests.ledger.play import Order
+from tests.ledger.trials import try_mutations
 
 
 def show(console: Console, document: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 \b
   python -m tests.mutations                    all of them: first every test as it is, then each with its rule broken
   python -m tests.mutations --rule 2,18        of some rules
-  python -m tests.mutations --match vector     whose words or test contain the text
+  python -m tests.mutations --match vector     whose words, name or tests contain the text
+  python -m tests.mutations --cheapest         only the first test of each
   python -m tests.mutations --list             what would be broken, and what should notice
 
 The project is copied to a temporary folder and changed there. Tests that need Spark cost a start of Spark each. Exit
@@ -16,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,6 +26,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.mutations.applying import found
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation, MutationError
 from tests.mutations.rules import RULES
@@ -45,14 +48,15 @@ def _rules(_context: click.Context, _parameter: click.Parameter, text: str | Non
 
 @click.command(help=__doc__)
 @click.option("--rule", "rules", callback=_rules, help="Rules, comma-separated; default all.")
-@click.option("--match", default="", help="Only mutations whose words or test contain this text.")
+@click.option("--match", default="", help="Only mutations whose words, name or tests contain this text.")
+@click.option("--cheapest", is_flag=True, help="Run the first test of each mutation alone.")
 @click.option("--list", "listing", is_flag=True, help="List the mutations and end.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(rules: list[str], match: str, listing: bool, output: str) -> None:
+def main(rules: list[str], match: str, cheapest: bool, listing: bool, output: str) -> None:
     chosen = [
         mutation
         for mutation in MUTATIONS
-        if (not rules or mutation.rule in rules) and match in f"{mutation.what} {mutation.test}"
+        if (not rules or mutation.rule in rules) and match in " ".join((mutation.what, mutation.name, *mutation.tests))
     ]
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 200)
     if listing:
@@ -60,7 +64,9 @@ def main(rules: list[str], match: str, listing: bool, output: str) -> None:
         return
     try:
         for mutation in chosen:
-            mutation.applied_to(ROOT)
+            found(mutation)
+        if cheapest:
+            chosen = [replace(mutation, tests=mutation.tests[:1]) for mutation in chosen]
         with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
             results = _tried(console, copied(ROOT, Path(folder)), chosen)
     except MutationError as error:
@@ -71,7 +77,7 @@ def main(rules: list[str], match: str, listing: bool, output: str) -> None:
 
 
 def _tried(console: Console, copy: Path, chosen: Sequence[Mutation]) -> list[Result]:
-    console.print(f"{len({mutation.test for mutation in chosen})} tests as they are …")
+    console.print(f"{len({test for mutation in chosen for test in mutation.tests})} tests as they are …")
     as_they_are(copy, chosen)
     results = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -101,7 +107,8 @@ def _show(console: Console, results: Sequence[Result], output: str) -> None:
     table = Table("rule", "broken", "in", "caught by", *(["", "s"] if ran else []))
     for result in results:
         mutation = result.mutation
-        words = (mutation.rule, mutation.what, mutation.path, mutation.test.rpartition("/")[2])
+        tests = " ".join(test.rpartition("/")[2] for test in mutation.tests)
+        words = (mutation.rule, mutation.what, mutation.target, tests)
         row = [escape(word) for word in words]
         if result.verdict:
             row += [f"[{STYLES[result.verdict]}]{result.word}[/]", f"{result.seconds:.0f}"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutations import commits, conversions, deletes, events, files, planning, predicates, rollbacks, spark
+from tests.mutations import commits, deletes, files
 from tests.mutations.mutation import Mutation
 from tests.mutations.rules import RULES
 
-_MODULES: Final = (commits, events, rollbacks, deletes, conversions, planning, files, spark, predicates)
-_ALL: Final = [mutation for module in _MODULES for mutation in module.MUTATIONS]
+_ALL: Final = [each for module in (commits, deletes, files) for each in vars(module).values()]
 _ORDER: Final = [rule.key for rule in RULES]
-MUTATIONS: Final[tuple[Mutation, ...]] = tuple(sorted(_ALL, key=lambda mutation: _ORDER.index(mutation.rule)))
+MUTATIONS: Final[tuple[Mutation, ...]] = tuple(
+    sorted((each for each in _ALL if isinstance(each, Mutation)), key=lambda mutation: _ORDER.index(mutation.rule))
+)

@@ -1,622 +1,298 @@
-"""Rules 1, 6, 12, 13, 15 and writers' state: what is committed, where, and what is done when it is unclear."""
+"""What is committed, where, and what is done when that is unclear: rules 1, 6, 12, 13, 15, and those beside them."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
 
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import breaks
 
-_FENCE: Final = "tests/integration/test_lost_lease.py"
-_GROUPS: Final = "tests/integration/test_commit_groups.py"
-_SNAPSHOTS: Final = "tests/integration/test_commit_snapshots.py"
-_MEANWHILE: Final = "tests/integration/test_writers_meanwhile.py"
-_RACES: Final = "tests/integration/test_commit_races.py"
-_STATE: Final = "tests/integration/test_commit_state.py"
-_DECISIONS: Final = "tests/properties/test_commit_decisions.py"
-_LEASES: Final = "tests/properties/test_lease_properties.py"
-_IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
-_HIDDEN: Final = "tests/unit/commit/test_hidden_snapshots.py"
-_ROLLED_BACK: Final = "tests/unit/commit/test_rolled_back.py"
-_DELETION: Final = "tests/unit/commit/test_deletion.py"
-_SENDS: Final = "tests/unit/commit/test_sends.py"
-_LATE: Final = "tests/properties/test_late_commits.py"
-_UNDER_WAY: Final = "tests/integration/test_commit_under_way.py"
-_LOST: Final = "tests/unit/commit/test_lost_tables.py"
+_DECISIONS = "tests/properties/test_commit_decisions.py"
+_IN_FLIGHT = "tests/unit/commit/test_in_flight.py"
+_MEANWHILE = "tests/integration/test_writers_meanwhile.py"
+_RACES = "tests/integration/test_commit_races.py"
+_SNAPSHOTS = "tests/integration/test_commit_snapshots.py"
+_STATE = "tests/integration/test_commit_state.py"
 
-MUTATIONS: Final = (
-    # --- 1 sequence numbers ---
-    Mutation(
-        "1",
-        "the spark engine reads the newest snapshot, not the planned one",
-        "compactor/spark/planned_tasks.py",
-        "newScan().useSnapshot(table.snapshot_id).ignoreResiduals()",
-        "newScan().ignoreResiduals()",
-        f"{_MEANWHILE}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
-    ),
-    Mutation(
-        "1",
-        "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
-        "compactor/commit/snapshots.py",
-        "    rewrite.dataSequenceNumber(table.sequence_number)\n",
-        "",
-        f"{_MEANWHILE}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
-    ),
-    Mutation(
-        "1",
-        "success without a commit is believed (apache/iceberg 17202)",
-        "compactor/commit/replace.py",
-        "found = _verified(table, snapshot, changes, summary, self.sleep)",
-        "found = committed_id(table, snapshot, summary) or table.snapshot_id",
-        f"{_STATE}::test_success_without_a_commit_is_not_believed",
-    ),
-    Mutation(
-        "1",
-        "the files that the committed snapshot replaced are not compared with the plan",
-        "compactor/commit/replace.py",
-        "if _counts(found) != changes.planned:",
-        "if False:",
-        f"{_STATE}::test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_be_told",
-    ),
-    Mutation(
-        "8",
-        "the snapshot is not inspected before it is sent: a file that was appended again is removed twice",
-        "compactor/commit/replace.py",
-        "        _check_counts(snapshot, self.changes, self.summary)\n",
-        "",
-        f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
-    ),
-    Mutation(
-        "8",
-        "a file that was appended again is no conflict",
-        "compactor/planning/conflicts.py",
-        "hit = [owner[entry.path]] if entry.path in owner else []",
-        "hit = [owner[entry.path]] if removed and entry.path in owner else []",
-        f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
-    ),
-    Mutation(
-        "8",
-        "rows that do not add up are put down to other commits",
-        "compactor/runs/dropped_groups.py",
-        "mine = [drop for drop in failed if drop.error.reason in DAMAGE]",
-        "mine = []",
-        f"{_RACES}::test_damage_stays_damage_however_busy_the_table_is",
-    ),
-    # --- 6 format version ---
-    Mutation(
-        "6",
-        "a commit goes to a table that was upgraded to another format version since the plan",
-        "compactor/spark/java_table.py",
-        "if version != self.view.metadata.format_version:",
-        "if version < self.view.metadata.format_version:",
-        f"{_MEANWHILE}::test_writers_that_conflict_win[format version-before the commit]",
-    ),
-    Mutation(
-        "6",
-        "a table that is upgraded while the commit is made is committed to",
-        "compactor/commit/replace.py",
-        "        self.table.check_unchanged()  # `make`",
-        "        # `make`",
-        f"{_RACES}::test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew",
-    ),
-    # --- 12 branches and tags ---
-    Mutation(
-        "12",
-        "a branch that was dropped since the plan is created again",
-        "compactor/spark/java_table.py",
-        "if metadata.ref(self.view.ref) is None:",
-        "if False:",
-        f"{_RACES}::test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped",
-    ),
-    Mutation(
-        "12",
-        "a branch's rewrite is committed to main",
-        "compactor/commit/snapshots.py",
-        "return rewrite.toBranch(table.view.ref)",
-        'return rewrite.toBranch("main")',
-        f"{_SNAPSHOTS}::test_a_branch_is_compacted_alone[False]",
-    ),
-    Mutation(
-        "12",
-        "a branch is planned from main's files",
-        "compactor/iceberg/tables.py",
-        "return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)",
-        "return metadata.current_snapshot()",
-        f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
-    ),
-    Mutation(
-        "12",
-        "a tag can be compacted",
-        "compactor/iceberg/tables.py",
-        'if found.snapshot_ref_type != "branch":',
-        "if False:",
-        f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
-    ),
-    Mutation(
-        "12",
-        "files that only another branch, a tag or an old snapshot holds are swept",
-        "compactor/commit/sweep.py",
-        "for snapshot in table.metadata.snapshots\n        if not snapshot",
-        "for snapshot in [table.snapshot]\n        if snapshot and not snapshot",
-        f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
-    ),
-    # --- 13 statistics ---
-    Mutation(
-        "13",
-        "Puffin statistics stay with the old snapshot",
-        "compactor/runs/run.py",
-        "            carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)\n",
-        "            pass\n",
-        f"{_SNAPSHOTS}::test_statistics_are_found_after_a_rewrite",
-    ),
-    Mutation(
-        "13",
-        "a conversion of deletes leaves Puffin statistics behind",
-        "compactor/runs/convert.py",
-        "carry_statistics(java, done.landed.snapshot_id, self._tools.right.confirm)",
-        "pass",
-        "tests/integration/test_conversion.py::test_statistics_are_found_after_a_conversion",
-    ),
-    Mutation(
-        "13",
-        "a merge of manifests leaves Puffin statistics behind",
-        "compactor/commit/manifest_rewrite.py",
-        "carry_statistics(java, snapshot.snapshotId(), right.confirm)",
-        "pass",
-        "tests/integration/test_manifest_rewrite.py::test_statistics_are_found_after_a_merge_of_manifests[2]",
-    ),
-    # --- 15 commits ---
-    Mutation(
-        "15",
-        "two runs of one table at once",
-        "compactor/runs/dispatcher.py",
-        "debt.table not in running",
-        "debt.table",
-        "tests/unit/runs/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
-    ),
-    Mutation(
-        "15",
-        "our own commit makes a table due again",
-        "compactor/runs/dispatcher.py",
-        "attempt = Attempt(settled=settled_by(debt, self._board.get(debt.table)))",
-        "attempt = Attempt()",
-        "tests/unit/runs/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
-    ),
-    Mutation(
-        "15",
-        "outputs are rewritten again and again",
-        "compactor/planning/planner.py",
-        "return len(task) > 1 or deletes > 1 or (deletes == 1 and not carries(task))",
-        "return bool(task)",
-        "tests/properties/test_planner_properties.py::test_planning_again_over_the_outputs_comes_to_an_end",
-    ),
-    Mutation(
-        "15",
-        "a commit that another one beat to it is not sent again",
-        "compactor/commit/replace.py",
-        "max(FEWEST_ATTEMPTS, 1 + _retries(self.table))\n",
-        "1\n",
-        f"{_SNAPSHOTS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
-    ),
-    Mutation(
-        "15",
-        "a validation failure is retried unchanged instead of planned again",
-        "compactor/commit/snapshots.py",
-        "    if kind == VALIDATION:\n",
-        "    if False:\n",
-        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "after the check-auto-file]",
-    ),
-    Mutation(
-        "15",
-        "a run whose commit is unknown forgets that it was sent",
-        "compactor/runs/output_record.py",
-        "self.records.abandon(record)  # the sweep",
-        "self.abandon(record)  # the sweep",
-        f"{_SENDS}::test_a_run_whose_commit_is_unknown_leaves_all_to_the_sweep",
-    ),
-    Mutation(
-        "15",
-        "a commit that landed although an error was answered is taken for lost",
-        "compactor/commit/replace.py",
-        "    if found is Search.FOUND:\n",
-        "    if False:\n",
-        f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
-    ),
-    Mutation(
-        "15",
-        "a commit that a later one hides is taken for lost (Nessie lists the newest snapshot alone)",
-        "compactor/commit/search.py",
-        "return ours if any(",
-        "return None if any(",
-        f"{_STATE}::test_a_commit_is_found_behind_a_later_one_that_hides_it[409]",
-    ),
-    Mutation(
-        "15",
-        "outputs are deleted although a request that was refused may still be under way",
-        "compactor/runs/output_record.py",
-        "        return None if still_open else table\n",
-        "        return table\n",
-        f"{_SENDS}::test_a_run_deletes_what_it_has_written_once_nothing_of_it_can_land[False]",
-    ),
-    Mutation(
-        "15",
-        "outputs are sent again although a snapshot that was rolled back has them, and may take them with it",
-        "compactor/runs/commit_groups.py",
-        "    if listed is not None:\n",
-        "    if False:\n",
-        f"{_STATE}::test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed[409]",
-    ),
-    Mutation(
-        "15",
-        "manifests that the head lists are deleted with those that are not used",
-        "compactor/commit/snapshots.py",
-        "for each in (head, committed, *landed) if",
-        "for each in (committed,) if",
-        f"{_STATE}::test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found",
-    ),
-    Mutation(
-        "15",
-        "manifests that were merged before the commit stay for ever",
-        "compactor/commit/snapshots.py",
-        '    _call(table, update, "SnapshotProducer.cleanUncommitted", "java.util.Set", committed)\n',
-        "",
-        f"{_RACES}::test_manifests_that_were_merged_or_not_committed_do_not_stay[committed-2]",
-    ),
-    Mutation(
-        "15",
-        "another part of the same run is taken for this commit",
-        "compactor/commit/snapshots.py",
-        "return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part",
-        "return summary.get(RUN_ID) == self.run_id",
-        f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
-    ),
-    Mutation(
-        "15",
-        "a dead run's outputs are deleted while its commit may still land",
-        "compactor/commit/sends.py",
-        "        return sent.number > table.floor\n",
-        "        return False\n",
-        f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_its_commit_cannot_land",
-    ),
-    Mutation(
-        "15",
-        "a rewrite that Polaris may take back is taken for a proof",
-        "compactor/commit/sends.py",
-        "        if POLARIS_ROLLBACK not in summary:\n",
-        "        if True:\n",
-        f"{_SENDS}::test_a_rewrite_that_polaris_may_take_back_proves_nothing",
-    ),
-    Mutation(
-        "15",
-        "another attempt that has landed is taken for a proof",
-        "compactor/commit/sends.py",
-        "    if table.manifest_list_of(sent.snapshot_id) == sent.manifest_list:\n",
-        "    if table.manifest_list_of(sent.snapshot_id) is not None:\n",
-        f"{_LATE}::test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind[0]",
-    ),
-    Mutation(
-        "15",
-        "in version 1 a head that has moved is taken for a proof",
-        "compactor/commit/sends.py",
-        "    return table.manifest_list_of(sent.parent_id) is not None or not table.shows_history\n",
-        "    return False\n",
-        f"{_SENDS}::test_what_proves_that_a_commit_cannot_land",
-    ),
-    Mutation(
-        "15",
-        "metadata files are deleted although a snapshot that was sent may still land",
-        "compactor/commit/snapshots.py",
-        "            if self.can_still_land():\n",
-        "            if False:\n",
-        f"{_LATE}::test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind[0]",
-    ),
-    Mutation(
-        "15",
-        "metadata files of a snapshot that was rolled back are deleted",
-        "compactor/commit/snapshots.py",
-        "(head, committed, *landed) if",
-        "(head, committed) if",
-        f"{_LATE}::test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind[0]",
-    ),
-    Mutation(
-        "15",
-        "a record of an earlier version is believed",
-        "compactor/commit/in_flight.py",
-        'None if EARLIER & tree.keys() else tree["sends"]',
-        "()",
-        f"{_IN_FLIGHT}::test_a_record_of_an_earlier_version_waits_for_whatever_may_have_been_sent",
-    ),
-    Mutation(
-        "15",
-        "manifests that were merged are deleted although they may be committed",
-        "compactor/commit/manifest_rewrite.py",
-        "            java.send(snapshot)\n        except",
-        "            _delete_unsent(java, snapshot)\n            java.send(snapshot)\n        except",
-        f"{_UNDER_WAY}::test_a_merge_of_manifests_that_lands_after_its_refusal_finds_its_files[2]",
-    ),
-    Mutation(
-        "15",
-        "a location that Hadoop spells otherwise is taken for unreferenced",
-        "compactor/commit/in_flight.py",
-        "    if at < 0:\n        return plain_path(location)",
-        "    return plain_path(location)",
-        f"{_IN_FLIGHT}::test_what_spark_wrote_is_kept_although_hadoop_spells_its_location_otherwise",
-    ),
-    Mutation(
-        "15",
-        "a record names files of another table, or older ones, with the id of their run",
-        "compactor/commit/deletion.py",
-        "        if not self.genuine:\n",
-        "        if False:\n",
-        f"{_DELETION}::test_a_record_with_the_id_of_a_run_that_has_committed_deletes_nothing",
-    ),
-    Mutation(
-        "15",
-        "the sweep deletes outside the table's folders",
-        "compactor/commit/deletion.py",
-        "            if not below:\n",
-        "            if False:\n",
-        f"{_DELETION}::test_nothing_else_is",
-    ),
-    Mutation(
-        "15",
-        "the sweep deletes files whose name does not have the run's id",
-        "compactor/commit/deletion.py",
-        'if not any(f"firnline-{self.run_id}" in path for path in below):',
-        "if False:",
-        f"{_DELETION}::test_live_files_that_a_record_names_stay_and_are_reported",
-    ),
-    Mutation(
-        "15",
-        "percent escapes hide the folder in which a file is",
-        "compactor/commit/deletion.py",
-        "for spelling in (str, decoded):",
-        "for spelling in (str,):",
-        f"{_DELETION}::test_nothing_else_is",
-    ),
-    Mutation(
-        "15",
-        "files below a folder that a client reads otherwise than it is written are deleted",
-        "compactor/commit/sweep.py",
-        "path for path in below if not own.refusal(path)",
-        "path for path in below",
-        "tests/properties/test_deletion_properties.py::test_no_record_deletes_what_a_table_references",
-    ),
-    Mutation(
-        "15",
-        "a live file that a manifest spells with other escapes is deleted",
-        "compactor/commit/sweep.py",
-        'decoded(path) if "%" in path else path',
-        "path",
-        f"{_DELETION}::test_an_output_that_a_snapshot_spells_otherwise_stays",
-    ),
-    Mutation(
-        "15",
-        "a location that cannot exist keeps its record open for ever",
-        "compactor/commit/deletion.py",
-        "if error.reason is not Reason.UNSUPPORTED_LOCATION:",
-        "if True:",
-        f"{_DELETION}::test_a_name_that_cannot_exist_is_absent_and_the_record_closes",
-    ),
-    Mutation(
-        "15",
-        "outputs that another program has deleted are committed",
-        "compactor/runs/commit_groups.py",
-        "            self._look(table, pairs, new)\n",
-        "",
-        "tests/integration/test_commit_outputs.py::test_an_output_that_was_taken_costs_its_file_group_only[2-auto]",
-    ),
-    Mutation(
-        "15",
-        "positions of a conversion that another program has deleted are committed",
-        "compactor/runs/convert.py",
-        "            if missing:  # the next attempt writes them again\n",
-        "            if False:\n",
-        "tests/integration/test_commit_outputs.py::test_positions_of_a_conversion_that_were_taken_are_written_again",
-    ),
-    Mutation(
-        "15",
-        "committed outputs are deleted where the catalog does not show their snapshot",
-        "compactor/commit/sweep.py",
-        "(*referenced_paths(table, record, cache), *record.committed)",
-        "(*referenced_paths(table, record, cache),)",
-        f"{_IN_FLIGHT}::test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it",
-    ),
-    Mutation(
-        "15",
-        "another table under the name ends the record of a run: its outputs stay for ever",
-        "compactor/commit/sweep.py",
-        "    return table if table.uuid == record.table_uuid else None\n",
-        "    return table\n",
-        f"{_LOST}::test_a_renamed_table_judges_the_outputs_under_its_new_name",
-    ),
-    Mutation(
-        "15",
-        "of two tables with the UUID of a run's table one decides alone about its outputs",
-        "compactor/commit/table_search.py",
-        "        if len(names) == 1:\n",
-        "        if names:\n",
-        f"{_LOST}::test_outputs_of_a_table_that_two_names_have_stay",
-    ),
-    Mutation(
-        "15",
-        "a table that cannot be loaded is taken for another than the one searched",
-        "compactor/commit/table_search.py",
-        "            except TableMissingError:",
-        "            except (TableMissingError, RetryError):",
-        f"{_LOST}::test_a_table_that_cannot_be_loaded_may_be_the_one",
-    ),
-    Mutation(
-        "15",
-        "the outputs of a commit that was rolled back stay for ever",
-        "compactor/runs/run.py",
-        "self.commits > 0 and self._tools.rolls_back(self._plan.table)",
-        "False",
-        "tests/integration/test_commit_state.py::"
-        "test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it",
-    ),
-    Mutation(
-        "15",
-        "outputs go where the catalog does not list the snapshots that may have them",
-        "compactor/commit/sweep.py",
-        "if shows_history and not whole:",
-        "if not whole:",
-        f"{_ROLLED_BACK}::test_nothing_goes_where_the_catalog_may_hide_snapshots",
-    ),
-    Mutation(
-        "15",
-        "outputs of a commit that was sent are deleted although a tag may hold them that the catalog does not show",
-        "compactor/commit/sweep.py",
-        "    return bool(record.sends) and not _shows_history(table) and",
-        "    return False and not _shows_history(table) and",
-        f"{_HIDDEN}::test_outputs_of_a_commit_that_may_be_in_a_hidden_snapshot_stay",
-    ),
-    Mutation(
-        "15",
-        "live outputs are deleted after a table was restored during their run",
-        "compactor/commit/sweep.py",
-        "known = record.parent_sequence_number if record.parent_snapshot_id in listed else 0",
-        "known = record.parent_sequence_number",
-        f"{_HIDDEN}::test_live_outputs_of_a_table_that_was_restored_during_the_run_stay",
-    ),
-    Mutation(
-        "15",
-        "the last part of a run tells that no part was rolled back",
-        "compactor/commit/sweep.py",
-        "committed_parts(table, record.run_id).are_all",
-        "committed_parts(table, record.run_id).has_last",
-        f"{_ROLLED_BACK}::test_the_outputs_of_a_part_that_was_rolled_back_go",
-    ),
-    Mutation(
-        "15",
-        "no sweep looks whether a run that dropped a file group was rolled back",
-        "compactor/runs/output_record.py",
-        "self.records.now + SETTLE_SECONDS) if rolls_back else 0.0",
-        "self.records.now + SETTLE_SECONDS) if False else 0.0",
-        f"{_ROLLED_BACK}::test_a_run_that_dropped_a_file_group_waits_too_for_a_rollback",
-    ),
-    Mutation(
-        "15",
-        "no sweep looks whether a run that died after its commit was rolled back",
-        "compactor/commit/sweep.py",
-        "        if parts.has_last and parts.may_be_rolled_back:\n",
-        "        if False:\n",
-        f"{_ROLLED_BACK}::test_a_run_that_died_after_its_commit_waits_too_for_a_rollback",
-    ),
-    Mutation(
-        "15",
-        "a file that an executor finishes after its driver died stays for ever",
-        "compactor/commit/sweep.py",
-        "        if record.late_seconds and not record.late_until:\n",
-        "        if False:\n",
-        "tests/unit/runs/test_output_record.py::test_a_lost_executor_of_a_driver_that_died_leaves_no_file_either",
-    ),
-    Mutation(
-        "15",
-        "the table is read before the mark that stops the owner",
-        "compactor/commit/sweep.py",
-        "        self.records.save(marked)\n        table = table_of(record, self.catalogs)\n",
-        "        table = table_of(record, self.catalogs)\n        self.records.save(marked)\n",
-        f"{_IN_FLIGHT}::test_the_table_is_read_after_the_mark_that_stops_the_owner",
-    ),
-    Mutation(
-        "15",
-        "a paused service on another host is taken for dead",
-        "compactor/commit/sweep.py",
-        "    over = record.abandoned or owner_dead is True",
-        "    over = record.abandoned or owner_dead is not False",
-        f"{_IN_FLIGHT}::test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_table",
-    ),
-    Mutation(
-        "15",
-        "a run that a sweep has taken for dead commits all the same",
-        "compactor/commit/in_flight.py",
-        "if known is None or known.seen_at is not None:",
-        "if False:",
-        f"{_IN_FLIGHT}::test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease",
-    ),
-    Mutation(
-        "15",
-        "a task that Spark starts again writes the file that the lost attempt may still write",
-        "compactor/rewrite/tasks/output_task.py",
-        "work.at_attempt(number)",
-        "work",
-        "tests/unit/rewrite/test_attempts.py::test_a_task_reports_which_attempt_wrote_its_file",
-    ),
-    Mutation(
-        "15",
-        "files of a lost attempt are on no record: nobody deletes them",
-        "compactor/commit/in_flight.py",
-        "for file in self.files for attempt in range(self.attempts)",
-        "for file in self.files for attempt in range(1)",
-        "tests/unit/rewrite/test_attempts.py::test_a_record_lists_the_files_of_all_attempts",
-    ),
-    Mutation(
-        "15",
-        "a task that Spark starts more often than the record says writes files that no record lists",
-        "compactor/rewrite/tasks/output_task.py",
-        "if attempt >= most_attempts:",
-        "if False:",
-        "tests/unit/rewrite/test_attempts.py::test_an_attempt_beyond_those_on_record_writes_nothing",
-    ),
-    Mutation(
-        "15",
-        "a service that another has taken over from commits all the same",
-        "compactor/runs/run_tools.py",
-        "            self.right.confirm()  # last",
-        "            pass  # last",
-        f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
-    ),
-    Mutation(
-        "15",
-        "a service that another has taken over from deletes files",
-        "compactor/runs/output_record.py",
-        "            self.right.confirm()\n",
-        "",
-        f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
-    ),
-    Mutation(
-        "15",
-        "a paused service counts its lease from the answer of the store, not from the question",
-        "compactor/lease/holder.py",
-        "                self._held = _Held(lease, written, began)\n",
-        "                self._held = _Held(lease, written, self._clock())\n",
-        f"{_LEASES}::test_at_most_one_process_may_act_at_any_time",
-    ),
-    Mutation(
-        "15",
-        "a standby takes over from a service that still renews its lease",
-        "compactor/lease/decisions.py",
-        "return self if content == self.content and self.since <= now else Watch(content, now)",
-        "return self if self.since <= now else Watch(content, now)",
-        f"{_LEASES}::test_a_standby_never_replaces_a_holder_that_renews_in_time",
-    ),
-    # --- writers' state in summaries ---
-    Mutation(
-        "state",
-        "a commit expires the snapshots that carry it",
-        "compactor/commit/replace.py",
-        "        found = _verified(table, snapshot, changes, summary, self.sleep)\n",
-        "        found = _verified(table, snapshot, changes, summary, self.sleep)\n"
-        "        table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n",
-        f"{_SNAPSHOTS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
-    ),
-    Mutation(
-        "15",
-        "Iceberg validates from the planned snapshot although its successors expired",
-        "compactor/runs/commit_groups.py",
-        "from_head = not head.traced or any(",
-        "from_head = any(",
-        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
-        "[compact_one_and_expire-before the commit-committed1-left1-2]",
-    ),
-    Mutation(
-        "15",
-        "a file that was removed while its history expired counts as there",
-        "compactor/planning/conflicts.py",
-        "*(entry._replace(status=Status.DELETED) for entry in removed),",
-        "*(entry for entry in ()),",
-        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
-        "[compact_one_and_expire-before the commit-committed1-left1-2]",
-    ),
+
+# --- 1 sequence numbers ---
+
+
+@breaks(
+    "1",
+    "compactor.commit.snapshots:_rewrite_files",
+    "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
+    f"{_MEANWHILE}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
 )
+def numbers_of_the_commit(original, table, changes, carried, summary):
+    update = original(table, changes, carried, summary)
+    update.dataSequenceNumber(table.handle.snapshot(table.view.ref).sequenceNumber() + 1)
+    return update
+
+
+@breaks(
+    "1",
+    "compactor.commit.replace:_verified",
+    "success without a commit is believed (apache/iceberg 17202)",
+    f"{_STATE}::test_success_without_a_commit_is_not_believed",
+)
+def believed(table, snapshot, changes, summary, sleep):
+    return int(snapshot.snapshotId())
+
+
+# --- 6 format version, 12 branches and tags, 13 statistics ---
+
+
+@breaks(
+    "6",
+    "compactor.spark.java_table:JavaTable.check_unchanged",
+    "a commit goes to a table that was upgraded to another format version since the plan",
+    f"{_MEANWHILE}::test_writers_that_conflict_win[format version-before the commit]",
+)
+def not_compared_with_the_plan(self):
+    return None
+
+
+@breaks(
+    "12",
+    "compactor.iceberg.tables:head_of",
+    "a branch is planned from main's files",
+    f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
+)
+def head_of_main(metadata, ref="main"):
+    return metadata.current_snapshot()
+
+
+@breaks(
+    "12",
+    "compactor.commit.sweep:referenced_paths",
+    "files that only another branch, a tag or an old snapshot holds are swept",
+    f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
+)
+def referenced_by_the_head(original, table, record, cache):
+    heads = [each for each in [table.snapshot] if each is not None]
+    return original(replace(table, metadata=table.metadata.model_copy(update={"snapshots": heads})), record, cache)
+
+
+@breaks(
+    "13",
+    "compactor.commit.statistics:carry_statistics",
+    "Puffin statistics stay with the old snapshot",
+    f"{_SNAPSHOTS}::test_statistics_are_found_after_a_rewrite",
+)
+def statistics_left_behind(table, snapshot_id, about_to_send):
+    return False
+
+
+# --- 15 commits, unknown outcomes ---
+
+
+@breaks(
+    "15",
+    "compactor.commit.replace:_check_counts",
+    "the snapshot is not inspected before it is sent: a file that was appended again is removed twice",
+    f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
+)
+def counts_not_checked(snapshot, changes, summary):
+    return None
+
+
+@breaks(
+    "15",
+    "compactor.commit.output_check:missing_files",
+    "outputs that another program has deleted are committed",
+    "tests/unit/commit/test_output_check.py::test_files_that_are_gone_or_have_another_size_are_missing",
+    "tests/integration/test_commit_outputs.py::test_an_output_that_was_taken_costs_its_file_group_only[2-auto]",
+)
+def nothing_missing(table, sizes):
+    return set()
+
+
+@breaks(
+    "unknown",
+    "compactor.commit.sends:can_still_land",
+    "what a run has written is deleted although a request that was refused may still be under way",
+    "tests/unit/commit/test_sends.py::test_what_proves_that_a_commit_cannot_land",
+    "tests/properties/test_late_commits.py"
+    "::test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind[0]",
+)
+def refused_for_good(sent, table):
+    return False
+
+
+@breaks(
+    "unknown",
+    "compactor.commit.search:find_commit",
+    "a commit that landed although an error was answered is taken for lost",
+    f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
+)
+def never_found(original, table, snapshot, summary, sleep=None, attempts=1):
+    from compactor.commit.search import Search  # noqa: PLC0415 - product code is there by now
+
+    return Search.MISSING
+
+
+# --- lanes ---
+
+
+@breaks(
+    "lanes",
+    "compactor.runs.dispatcher:waiting",
+    "two runs of one table at once",
+    "tests/unit/runs/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
+)
+def running_ones_too(original, tables, attempts, running, now):
+    return original(tables, attempts, frozenset(), now)
+
+
+@breaks(
+    "lanes",
+    "compactor.runs.dispatcher:Attempt.settles",
+    "our own commit makes a table due again",
+    "tests/unit/runs/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
+)
+def nothing_settled(self, debt, now):
+    return False
+
+
+# --- outputs on record, the sweep, the lease ---
+
+
+@breaks(
+    "record",
+    "compactor.commit.in_flight:Record.outputs",
+    "files of a lost attempt are on no record: nobody deletes them",
+    "tests/unit/rewrite/test_attempts.py::test_a_record_lists_the_files_of_all_attempts",
+)
+def first_attempts(self):
+    return list(self.files)
+
+
+@breaks(
+    "record",
+    "compactor.commit.in_flight:InFlightRecords.renew",
+    "a commit is sent that is on no record: its outputs are deleted while it may still land",
+    f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_its_commit_cannot_land",
+)
+def sent_off_the_record(original, self, record, *, sending=None):
+    return original(self, record)
+
+
+@breaks(
+    "sweep",
+    "compactor.commit.deletion:OwnFiles.refusal",
+    "the sweep deletes files that are not the run's own, because a record names them",
+    "tests/unit/commit/test_deletion.py::test_nothing_else_is",
+)
+def all_its_own(self, location):
+    return ""
+
+
+@breaks(
+    "sweep",
+    "compactor.commit.sweep:judge",
+    "a paused service on another host is taken for dead",
+    f"{_IN_FLIGHT}::test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_table",
+)
+def silent_is_dead(original, record, *, owner_dead, table, now):
+    return original(record, owner_dead=owner_dead is not False, table=table, now=now)
+
+
+@breaks(
+    "lease",
+    "compactor.lease.holder:LeaseHolder.confirm",
+    "a service that another has taken over from commits and deletes all the same",
+    "tests/properties/test_lease_properties.py::test_at_most_one_process_may_act_at_any_time",
+    "tests/integration/test_lost_lease.py"
+    "::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
+)
+def always_active(self):
+    return None
+
+
+@breaks(
+    "lease",
+    "compactor.lease.decisions:Watch.sees",
+    "a standby takes over from a service that still renews its lease",
+    "tests/properties/test_lease_properties.py::test_a_standby_never_replaces_a_holder_that_renews_in_time",
+)
+def renewals_not_seen(original, self, content, now):
+    return self if self.since <= now else original(self, content, now)
+
+
+# --- 17 Apache Polaris, writers' state, branches ---
+
+
+@breaks(
+    "17",
+    "compactor.commit.snapshots:CommitSummary.properties",
+    "the summary property for Apache Polaris is missing",
+    f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
+)
+def polaris_not_asked(original, self):
+    return {name: value for name, value in original(self).items() if value != "rollback"}
+
+
+@breaks(
+    "17",
+    "compactor.runs.rollback_watch:RollbackWatch.rolled_back",
+    "a commit that is rolled back for a writer costs the whole rewrite",
+    "tests/unit/runs/test_rollback_watch.py::test_the_next_commit_ends_the_watch",
+)
+def not_watched(self, snapshot_id, before, most_seconds):
+    return False
+
+
+@breaks(
+    "state",
+    "compactor.commit.replace:_verified",
+    "a commit expires the snapshots that carry it",
+    f"{_SNAPSHOTS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
+)
+def expired_with_the_commit(original, table, snapshot, changes, summary, sleep):
+    found = original(table, snapshot, changes, summary, sleep)
+    table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()
+    return found
+
+
+@breaks(
+    "branches",
+    "compactor.planning.unpublished:unpublished",
+    "main is rewritten while a branch is to be published",
+    "tests/unit/runs/test_turns.py::test_main_is_left_alone_until_a_branch_is_published",
+)
+def branches_overlooked(table, now):
+    return None
+
+
+@breaks(
+    "branches",
+    "compactor.planning.unpublished:LONGEST",
+    "a branch that is written every day stops all rewrites of main for ever",
+    "tests/unit/planning/test_unpublished.py::test_a_branch_that_is_kept_for_another_purpose_counts_for_a_limited_time",
+)
+def branches_for_ever(original):
+    return 1000 * original
+
+
+# --- 16 events ---
+
+
+@breaks(
+    "16",
+    "compactor.debt.table_changes:unseen_snapshots",
+    "an event stands for one commit: lost events are never counted",
+    "tests/properties/test_ledger_looks.py::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
+)
+def newest_snapshot_only(original, metadata, counted_snapshot_id, ref="main"):
+    found = original(metadata, counted_snapshot_id, ref)
+    return found[-1:] if isinstance(found, tuple) else found
+
+
+@breaks(
+    "16",
+    "streaming.ledger.looker:Looker.has_seen",
+    "an event of a snapshot that is not counted is taken for one that is",
+    "tests/unit/streaming/ledger/test_inbox.py::test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look",
+)
+def seen_if_known(self, table, snapshot_id, announced_at):
+    return self.is_known(table)

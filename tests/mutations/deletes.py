@@ -1,613 +1,176 @@
-"""Rules 2, 3, 4, 8 and 9: which deletes apply to what, which may go, and that no row goes with them."""
+"""Which deletes apply to what, which may go, and that no row goes with them: rules 2, 3, 4, 8, and conversions."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
 
-from tests.mutations.mutation import Mutation
+from tests.mutations.mutation import breaks
 
-_DECISIONS: Final = "tests/properties/test_commit_decisions.py"
-_APPLIES: Final = f"{_DECISIONS}::test_a_delete_applies_when_and_only_when_the_spec_says_so"
-_LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it"
-_TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
-_CONFLICTS: Final = "tests/unit/planning/test_conflicts.py"
-_GROUPS: Final = "tests/integration/test_commit_groups.py"
-_EXPIRY: Final = "tests/integration/test_commit_expiry.py"
-_KINDS: Final = "tests/integration/test_table_kinds.py"
-_FILES: Final = "tests/integration/test_table_files.py"
-_ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
-_ENCODE: Final = "tests/unit/rewrite/test_encode.py"
-_BY_VALUE: Final = (
-    "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
+_DECISIONS = "tests/properties/test_commit_decisions.py"
+_APPLIES = f"{_DECISIONS}::test_a_delete_applies_when_and_only_when_the_spec_says_so"
+_LEAVES = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it"
+_CONVERSION = "tests/integration/test_conversion.py"
+_REBASE = "tests/unit/rebase/test_rebase.py"
+
+
+# --- 2 equality deletes, 3 position deletes and vectors ---
+
+
+@breaks(
+    "2",
+    "compactor.manifests.live_files:_Scope.equality_deletes",
+    "an equality delete applies to data of its own sequence number",
+    _APPLIES,
 )
-_ROW_MAPS: Final = "tests/unit/rewrite/test_row_maps.py"
-_TASKS: Final = "tests/unit/rewrite/test_output_task.py"
-_REBASE: Final = "tests/unit/rebase/test_rebase.py"
+def by_value_to_its_own_number(original, self, of_data):
+    return original(self, of_data - 1)
 
-MUTATIONS: Final = (
-    # --- 2 equality deletes ---
-    Mutation(
-        "2",
-        "an equality delete applies to data of its own sequence number",
-        "compactor/manifests/live_files.py",
-        "return self.by_value, bisect_right(",
-        "return self.by_value, bisect_left(",
-        _APPLIES,
-    ),
-    Mutation(
-        "2",
-        "encode: an equality delete removes rows of its own sequence number",
-        "compactor/rewrite/deletes/equality_deletes.py",
-        "keys.newest_deletes(rows) > sequence_numbers",
-        "keys.newest_deletes(rows) >= sequence_numbers",
-        _BY_VALUE,
-    ),
-    Mutation(
-        "2",
-        "encode: a null in an equality delete removes nothing",
-        "compactor/rewrite/deletes/equality_deletes.py",
-        "pc.index_in(_storage(rows.column(self.name)), value_set=self.values)",
-        "pc.index_in(_storage(rows.column(self.name)), value_set=self.values, skip_nulls=True)",
-        _BY_VALUE,
-    ),
-    Mutation(
-        "2",
-        "encode: of two deletes of one value the older one counts",
-        "compactor/rewrite/deletes/equality_deletes.py",
-        "np.maximum.at(newest,",
-        "np.put(newest,",
-        _BY_VALUE,
-    ),
-    Mutation(
-        "2",
-        "encode: columns are compared one by one, not together",
-        "compactor/rewrite/deletes/equality_deletes.py",
-        "pc.add(pc.multiply(number, len(column.values)), column.numbers(rows))",
-        "column.numbers(rows)",
-        _BY_VALUE,
-    ),
-    Mutation(
-        "2",
-        "an equality delete of an unpartitioned spec stays within that spec",
-        "compactor/manifests/live_files.py",
-        "elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:",
-        "elif False:",
-        _APPLIES,
-    ),
-    Mutation(
-        "2",
-        "a spec of void fields only counts as partitioned",
-        "compactor/partitions.py",
-        "return len(self.void_fields) == len(self.names)",
-        "return not self.names",
-        _APPLIES,
-    ),
-    Mutation(
-        "2",
-        "deletes meet data of another spec with the same partition tuple",
-        "compactor/manifests/live_files.py",
-        "self.by_partition.get(file.key, NO_DELETES)",
-        "next((each for key, each in self.by_partition.items() if key.values == file.key.values), NO_DELETES)",
-        _APPLIES,
-    ),
-    Mutation(
-        "2",
-        "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
-        "compactor/commit/snapshots.py",
-        "                if follows and not lost:\n",
-        "                if follows:\n",
-        f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
-    ),
-    Mutation(
-        "2",
-        "an equality delete with a number that was given a second time does not apply to the outputs",
-        "compactor/planning/conflicts.py",
-        "any(entry.data_sequence_number <= planned for",
-        "any(entry.data_sequence_number < 0 for",
-        f"{_CONFLICTS}::test_an_upsert_with_the_planned_snapshots_number_is_not_hidden_from_the_outputs",
-    ),
-    Mutation(
-        "2",
-        "outputs get a number that a restored table has not reached: later deletes do not apply to them",
-        "compactor/planning/conflicts.py",
-        "return head < planned or any(",
-        "return any(",
-        f"{_CONFLICTS}::test_outputs_do_not_get_a_number_that_the_restored_table_has_not_reached",
-    ),
-    Mutation(
-        "2",
-        "such a delete is put in again with a new number: it hits rows written after it",
-        "compactor/commit/snapshots.py",
-        "rewrite.addFile(copy, file.dataSequenceNumber())",
-        "rewrite.addFile(copy)",
-        f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
-    ),
-    Mutation(
-        "2",
-        "such a delete is put in again itself: it is deleted when the snapshot expires (apache/iceberg 17304)",
-        "compactor/commit/snapshots.py",
-        ".withPath(location).build()",
-        ".build()",
-        f"{_EXPIRY}::test_the_copy_of_an_equality_delete_is_as_the_file_was",
-    ),
-    Mutation(
-        "2",
-        "an added file does not inherit its manifest's sequence number",
-        "compactor/manifests/decoder.py",
-        "inherits = pc.or_(pc.equal(of_manifest, 0), pc.equal(status, Status.ADDED.value))",
-        "inherits = pc.equal(of_manifest, 0)",
-        "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
-    ),
-    Mutation(
-        "2",
-        "the spark engine overlooks an equality delete of another spec whose bounds do not meet the filter",
-        "compactor/spark/planned_tasks.py",
-        "and last.key.spec_id != file.entry.key.spec_id",
-        "and False",
-        "tests/unit/spark/test_planned_tasks.py::test_files_with_a_global_equality_delete_are_listed_without_a_filter",
-    ),
-    # --- 3 position deletes and deletion vectors ---
-    Mutation(
-        "3",
-        "a position delete does not apply to data of its own sequence number",
-        "compactor/manifests/live_files.py",
-        "or file.data_sequence_number <= delete.data_sequence_number",
-        "or file.data_sequence_number < delete.data_sequence_number",
-        _APPLIES,
-    ),
-    Mutation(
-        "3",
-        "a position delete of a partition does not apply to data of its own sequence number",
-        "compactor/manifests/live_files.py",
-        "return self.by_position, bisect_left(",
-        "return self.by_position, bisect_right(",
-        _APPLIES,
-    ),
-    Mutation(
-        "3",
-        "position deletes apply beside the deletion vector that took their place",
-        "compactor/manifests/live_files.py",
-        "if not any(delete.is_deletion_vector for delete in named):",
-        "if True:",
-        "tests/integration/test_broken_rules.py::test_a_deletion_vector_takes_the_place_of_older_position_deletes",
-    ),
-    Mutation(
-        "3",
-        "a delete of another partition than the file it names is overlooked under a filter",
-        "compactor/runs/dropped_groups.py",
-        "strays = touched_groups([planned.file_group for planned in plan.groups], entries)",
-        "strays = touched_groups([planned.file_group for planned in plan.groups], entries[:0])",
-        "tests/integration/test_broken_rules.py::test_a_delete_of_another_partition_than_its_file_is_not_overlooked",
-    ),
-    Mutation(
-        "3",
-        "the spark engine overlooks a delete of another partition than the file it names",
-        "compactor/spark/planned_tasks.py",
-        "if not has_stray(file):",
-        "if True:",
-        "tests/integration/test_broken_rules.py::"
-        "test_the_spark_engine_applies_a_delete_of_another_partition_than_the_due_one[2]",
-    ),
-    Mutation(
-        "3",
-        "files are rewritten without a delete that Iceberg's scan overlooks",
-        "compactor/rewrite/tasks/runner.py",
-        "delete = overlooked_delete(scan_task, file)",
-        "delete = None",
-        "tests/integration/test_broken_rules.py::test_nothing_is_rewritten_where_icebergs_scan_overlooks_a_delete",
-    ),
-    Mutation(
-        "3",
-        "a new position delete of the partition is not noticed",
-        "compactor/planning/conflicts.py",
-        "hit = in_partition.get(entry.key, [])",
-        "hit = []",
-        _TOUCHED,
-    ),
-    Mutation(
-        "3",
-        "a new deletion vector against a replaced file is not noticed",
-        "compactor/planning/conflicts.py",
-        "hit = [owner[entry.applies_to]] if entry.applies_to in owner else []",
-        "hit = []",
-        _TOUCHED,
-    ),
-    Mutation(
-        "3",
-        "a new position delete costs every group its place, not only the one it hits",
-        "compactor/planning/conflicts.py",
-        "hit = in_partition.get(entry.key, [])",
-        "hit = list(range(len(groups)))",
-        _TOUCHED,
-    ),
-    Mutation(
-        "3",
-        "vectors of many files in one Puffin file are taken for one",
-        "compactor/planning/conflicts.py",
-        "hit = using_delete.get((entry.path, entry.applies_to), [])",
-        "hit = [index for key, found in using_delete.items() if key[0] == entry.path for index in found]",
-        f"{_DECISIONS}::test_vectors_that_share_a_puffin_file_are_told_apart",
-    ),
-    Mutation(
-        "3",
-        "a delete that comes between our check and the commit is overlooked by Iceberg's validation",
-        "compactor/commit/snapshots.py",
-        "    rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)\n",
-        "    rewrite.validateFromSnapshot(table.handle.currentSnapshot().snapshotId())\n",
-        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "after the check-auto-file]",
-    ),
-    Mutation(
-        "3",
-        "one group's conflict, found by Iceberg, ends the run for all groups",
-        "compactor/runs/races.py",
-        "if error.reason != Reason.CONFLICT or attempt == RACES:",
-        "if error:",
-        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "after the check-auto-file]",
-    ),
-    # --- 4 dangling deletes ---
-    Mutation(
-        "4",
-        "deletes are not carried where all delete files stay: Iceberg refuses the commit",
-        "compactor/commit/snapshots.py",
-        "    if removed.isEmpty() and not added.isEmpty():\n",
-        "    if False:\n",
-        f"{_EXPIRY}::test_a_delete_file_of_rewritten_and_other_files_outlives_the_commit",
-    ),
-    Mutation(
-        "4",
-        "a delete that an earlier attempt has dropped is not there after a rollback",
-        "compactor/commit/snapshots.py",
-        "return before is None or",
-        "return True or",
-        "tests/integration/test_commit_races.py::test_a_delete_that_a_rollback_makes_necessary_again_stays",
-    ),
-    Mutation(
-        "4",
-        "delete files leave although a rollback has brought their data files back",
-        "compactor/commit/replace.py",
-        "if parent != compared:",
-        "if False:",
-        "tests/integration/test_deletion_vectors_leave.py::"
-        "test_vectors_whose_files_come_back_while_the_commit_is_made_stay",
-    ),
-    Mutation(
-        "4",
-        "a delete file goes with the first of the files it covers",
-        "compactor/planning/dangling_deletes.py",
-        "if delete.covers <= paths and",
-        "if (delete.covers & paths or not delete.covers) and",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a delete file of a partition goes with the first of many files that it applies to",
-        "compactor/planning/dangling_deletes.py",
-        " and delete.first <= among_first[id(delete.files)]",
-        "",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a delete file goes before the oldest file that it applies to",
-        "compactor/planning/dangling_deletes.py",
-        "CoverableDelete(delete, frozenset(applies_to[delete.identity]),",
-        "CoverableDelete(delete, frozenset(sorted(applies_to[delete.identity])[1:]),",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a global equality delete is judged by its own partition (Iceberg's RemoveDanglingDeletes)",
-        "compactor/planning/dangling_deletes.py",
-        "applies_to[delete.identity].add(file.entry.path)",
-        "applies_to[delete.identity].update({file.entry.path} if delete.key == file.entry.key else ())",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "deletion vectors stay when their data files leave",
-        "compactor/planning/dangling_deletes.py",
-        "if inventory.not_as_json(delete.key) is None\n",
-        "if not delete.is_deletion_vector and inventory.not_as_json(delete.key) is None\n",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a commit names delete files of a spec that lost its column",
-        "compactor/partitions.py",
-        "        if self.orphans:",
-        "        if len(self.orphans) > 1:",
-        f"{_KINDS}::test_dangling_deletes_of_a_spec_whose_column_was_dropped_do_not_stop_a_commit[equality]",
-    ),
-    Mutation(
-        "4",
-        "the deletion vectors of one Puffin file are taken for one",
-        "compactor/iceberg/manifest_entries.py",
-        "return self.path, self.blob",
-        "return self.path, None",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a delete file that somebody else has removed is removed again",
-        "compactor/planning/dangling_deletes.py",
-        " if delete.entry.identity not in changed",
-        "",
-        _LEAVES,
-    ),
-    Mutation(
-        "4",
-        "a delete file leaves although a writer has committed it once more since the plan",
-        "compactor/runs/commit_groups.py",
-        "for entry in entries if entry.content is not Content.DATA}",
-        'for entry in entries if entry.status.name == "DELETED"}',
-        "tests/unit/runs/test_commit_groups.py"
-        "::test_a_delete_file_that_is_committed_once_more_stays_although_it_applied_to_nothing[1]",
-    ),
-    Mutation(
-        "4",
-        "a position delete leaves although a writer has committed it once more since the comparison",
-        "compactor/commit/snapshots.py",
-        "elif compared is None or number > compared:",
-        "elif False:",
-        "tests/unit/commit/test_newer_deletes.py"
-        "::test_a_position_delete_that_is_committed_once_more_after_the_comparison_does_not_leave[new0-9]",
-    ),
-    Mutation(
-        "4",
-        "covered V2 position-delete files stay",
-        "compactor/commit/replace.py",
-        "table.delete_files([delete_file(entry) for entry in dangling])",
-        "table.delete_files([])",
-        f"{_GROUPS}::test_position_deletes_leave_with_the_last_file_they_cover[auto-partition]",
-    ),
-    Mutation(
-        "4",
-        "part two of a run counts what part one has rewritten, although it was rolled back",
-        "compactor/runs/commit_groups.py",
-        "rewritten = {file.entry.path for group, _ in pairs for file in group.planned.file_group.files}",
-        "rewritten = {file.entry.path for group in plan.groups for file in group.file_group.files}",
-        f"{_GROUPS}::test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back",
-    ),
-    Mutation(
-        "3",
-        "deletes that arrive while their files are rewritten do not follow the rows",
-        "compactor/rebase/settle.py",
-        "there = bitmap(each.moved(now))",
-        "pass",
-        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-UPDATE lake.{{table}} SET k = 100 WHERE "
-        "id = 5-before the check-encode-file]",
-    ),
-    Mutation(
-        "4",
-        "deleted rows that a splice copies are not deleted in the output",
-        "compactor/rebase/settle.py",
-        "there = each.carried_there",
-        "there = BitMap64()",
-        f"{_GROUPS}::test_few_deleted_rows_are_copied_and_deleted_in_the_output[2-file]",
-    ),
-    Mutation(
-        "4",
-        "the place of an input's rows in the output is not added to the positions of its deletes",
-        "compactor/rewrite/deletes/row_maps.py",
-        "return self.start + there - np",
-        "return there - np",
-        f"{_ROW_MAPS}::test_deletes_follow_their_rows",
-    ),
-    Mutation(
-        "4",
-        "rows that equality deletes delete come back where a splice copies them",
-        "compactor/rewrite/tasks/output_task.py",
-        "carried_by_value=by_value.get(source.location, NONE)",
-        "carried_by_value=NONE",
-        f"{_TASKS}::test_few_rows_that_equality_deletes_delete_are_copied",
-    ),
-    Mutation(
-        "4",
-        "a file whose rows are deleted by value is kept beside decoded ones: its rows come back",
-        "compactor/rewrite/tasks/output_task.py",
-        "if self.splice.may_copy(source) and not source.equality_deletes and source.size >= smallest",
-        "if self.splice.may_copy(source) and source.size >= smallest",
-        f"{_TASKS}::test_no_file_whose_rows_are_deleted_by_value_is_kept_beside_a_decoded_one",
-    ),
-    Mutation(
-        "4",
-        "an equality delete that was taken back still deletes the rows that a splice carries",
-        "compactor/rebase/settle.py",
-        "expected += [rows.by_value, rows.carried_by_value]",
-        "expected += [rows.by_value]",
-        f"{_REBASE}::test_a_vector_need_not_name_carried_rows_that_only_a_key_deletes",
-    ),
-    Mutation(
-        "4",
-        "carried deletes of a later input stay where they were in the input",
-        "compactor/rewrite/deletes/row_maps.py",
-        "found |= BitMap64.deserialize(rows).shift(self.start)",
-        "found |= BitMap64.deserialize(rows)",
-        f"{_ROW_MAPS}::test_carried_deletes_are_where_their_rows_are",
-    ),
-    Mutation(
-        "4",
-        "rows that a rewrite left out are counted when later rows of the input are deleted",
-        "compactor/rewrite/deletes/row_maps.py",
-        "return self.start + there - np.searchsorted(dropped, there)",
-        "return self.start + there",
-        f"{_ROW_MAPS}::test_deletes_follow_their_rows",
-    ),
-    Mutation(
-        "3",
-        "deletes that a rewrite has applied are taken back, and nobody notices",
-        "compactor/rebase/settle.py",
-        "    if any(len(np.setdiff1d(",
-        "    if False and any(len(np.setdiff1d(",
-        "tests/unit/rebase/test_rebase.py::test_deletes_that_were_taken_back_are_a_conflict[True]",
-    ),
-    Mutation(
-        "4",
-        "delete files that name only rewritten files stay if they are newer than the plan",
-        "compactor/runs/commit_groups.py",
-        "rewritten, changed), *changes.new_ones_of(rewritten))",
-        "rewritten, changed),)",
-        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[3-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "before the check-encode-file]",
-    ),
-    # --- 8 rows are counted ---
-    Mutation(
-        "8",
-        "the row check takes what is missing for deleted",
-        "compactor/runs/results.py",
-        "rows_deleted = sum(part.rows_deleted for part in parts)",
-        "rows_deleted = rows_in - rows_out",
-        f"{_ENGINE}::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
-    ),
-    Mutation(
-        "8",
-        "encode counts as deleted what it has not written",
-        "compactor/rewrite/encode/encode.py",
-        "if written.rows != self._rows_read - self._rows_deleted:",
-        "if written.rows != self._rows_read - (self._rows_read - written.rows):",
-        "tests/unit/rewrite/test_encode_output.py::test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left",
-    ),
-    Mutation(
-        "8",
-        "the spark engine counts as deleted what it has not written (StarRocks 77797)",
-        "compactor/rewrite/tasks/runner.py",
-        "rows_deleted=written.rows_deleted if deleted is None else deleted,",
-        "rows_deleted=sum(file.entry.records for file in files) - written.rows_out,",
-        f"{_FILES}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
-    ),
-    Mutation(
-        "8",
-        "the spark engine takes positions beyond a file's end for deleted rows",
-        "compactor/rewrite/deletes/key_search.py",
-        "int(np.searchsorted(by_position.get(file.location, NO_POSITIONS), file.records)) for file",
-        "len(by_position.get(file.location, NO_POSITIONS)) for file",
-        "tests/unit/rewrite/test_key_search.py::test_positions_beyond_the_end_of_a_file_are_no_deleted_rows",
-    ),
-    Mutation(
-        "8",
-        "a spliced file's rows are not compared with the manifests'",
-        "compactor/rewrite/splice/checks.py",
-        "if sum(counts) != footer.num_rows or min(counts, default=0) < 0:",
-        "if min(counts, default=0) < 0:",
-        f"tests/unit/rewrite/test_splice_refusals.py::test_row_counts_must_add_up[{60 - 1}]",
-    ),
-    Mutation(
-        "8",
-        "files are copied whose record counts were exchanged: deletes would follow other rows",
-        "compactor/rewrite/tasks/output_task.py",
-        "source.check_rows(footer.num_rows)",
-        "_ = source, footer",
-        "tests/unit/rewrite/test_output_task.py::test_files_that_exchanged_their_record_counts_are_left_alone",
-    ),
-    Mutation(
-        "8",
-        "a file whose footer contradicts itself is left to Spark, which does not look",
-        "compactor/rewrite/tasks/output_task.py",
-        "if found is not None and found.reason in DAMAGE:",
-        "if False:",
-        "tests/unit/rewrite/test_output_task.py::test_a_file_that_contradicts_itself_is_left_alone",
-    ),
-    Mutation(
-        "8",
-        "positions are applied a row too far",
-        "compactor/rewrite/deletes/position_deletes.py",
-        "kept[positions[first:last] - start] = False",
-        "kept[(positions[first:last] - start + 1) % length] = False",
-        "tests/unit/rewrite/test_encode_output.py::test_position_deletes_are_applied_and_counted",
-    ),
-    Mutation(
-        "8",
-        "a data file without a vector in its Puffin file loses no row",
-        "compactor/rewrite/deletes/deletion_vectors.py",
-        "if len(vectors) != 1:",
-        "if not vectors:\n            continue\n        if len(vectors) != 1:",
-        "tests/unit/rewrite/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
-    ),
-    Mutation(
-        "8",
-        "a damaged deletion vector is applied as it is",
-        "compactor/rewrite/deletes/deletion_vectors.py",
-        'int.from_bytes(data[-_CHECKSUM:], "big") == zlib.crc32(body)',
-        "True",
-        "tests/unit/rewrite/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
-    ),
-    Mutation(
-        "8",
-        "the first vector of a Puffin file is every data file's",
-        "compactor/rewrite/deletes/deletion_vectors.py",
-        "vectors = found[path]",
-        "vectors = next(iter(found.values()))",
-        "tests/unit/rewrite/test_deletion_vectors.py::test_every_position_of_the_files_asked_for",
-    ),
-    # --- 4 dangling deletes, under a filter ---
-    Mutation(
-        "4",
-        "a delete is taken for dangling although manifests it may apply to were not read",
-        "compactor/planning/inventory.py",
-        "_deletes_known(deletes, rows, layouts, kept) if skipped else deletes",
-        "deletes",
-        "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
-    ),
-    Mutation(
-        "8",
-        "a page that fails its checksum is left to Spark, which does not look",
-        "compactor/rewrite/tasks/output_task.py",
-        "{Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE, ",
-        "{Reason.ROW_COUNT_MISMATCH, ",
-        "tests/unit/rewrite/test_encode_output.py::test_a_flipped_bit_in_a_page_is_noticed",
-    ),
-    Mutation(
-        "8",
-        "the spark engine does not look at the checksums of pages",
-        "compactor/spark/session.py",
-        '"spark.hadoop.parquet.page.verify-checksum.enabled": "true"',
-        '"spark.hadoop.parquet.page.verify-checksum.enabled": "false"',
-        "tests/integration/test_broken_rules.py::test_a_damaged_page_is_not_written_anew_as_if_it_were_sound",
-    ),
-    # --- 9 field ids ---
-    Mutation(
-        "9",
-        "partition fields of a manifest are taken by their place",
-        "compactor/manifests/decoder.py",
-        "fields = [read.named(read.flat.partition[field_id]) for field_id in layout.field_ids]",
-        "fields = [read.named(name) for name in list(read.flat.partition.values())[: len(layout.names)]]",
-        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
-    ),
-    Mutation(
-        "9",
-        "partition fields of an unusual manifest are taken by their place",
-        "compactor/iceberg/manifest_entries.py",
-        "wanted = self.read_schema if self._layout is None else self._in_order(self._layout)",
-        "wanted = self.read_schema",
-        "tests/contracts/test_manifest_decoders.py::test_partition_values_are_matched_by_field_id",
-    ),
-    Mutation(
-        "9",
-        "columns are matched by name",
-        "compactor/rewrite/reading/projection.py",
-        "position = by_id.get(field.field_id)",
-        "position = next((at for at, each in enumerate(sources) if each.name == field.name), None)",
-        f"{_ENCODE}::test_columns_are_matched_by_id_whatever_their_names_and_order",
-    ),
-    Mutation(
-        "9",
-        "columns inside structs are matched by name",
-        "compactor/rewrite/reading/projection.py",
-        "    plans = _plans(source.children, target.fields, arrow, constants)\n",
-        "    ids = {field.name: field.field_id for field in target.fields}\n"
-        "    replaced = __import__('dataclasses').replace\n"
-        "    named = [replaced(each, field_id=ids.get(each.name)) for each in source.children]\n"
-        "    plans = _plans(named, target.fields, arrow, constants)\n",
-        f"{_ENCODE}::test_nested_columns_that_swapped_names",
-    ),
-    Mutation(
-        "9",
-        "an equality delete over a column that the schema lacks is not refused",
-        "compactor/planning/engine.py",
-        "ids = _compared_ids(deletes) - set(columns)",
-        "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
-        f"{_ENGINE}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
-    ),
+
+@breaks(
+    "2",
+    "compactor.commit.snapshots:Snapshots._lost",
+    "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
+    "tests/integration/test_commit_groups.py"
+    "::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
 )
+def none_lost(self, snapshot):
+    return set()
+
+
+@breaks(
+    "3",
+    "compactor.manifests.live_files:_Scope.position_deletes",
+    "a position delete of a partition does not apply to data of its own sequence number",
+    _APPLIES,
+)
+def by_position_to_older_ones(original, self, of_data):
+    return original(self, of_data + 1)
+
+
+@breaks(
+    "3",
+    "compactor.planning.conflicts:touched_groups",
+    "a new position delete or vector against a replaced file is not noticed",
+    f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows",
+)
+def deletes_not_noticed(original, groups, changes):
+    return original(groups, [each for each in changes if each.content.name == "DATA"])
+
+
+# --- 4 dangling deletes, deletes that follow their rows ---
+
+
+@breaks(
+    "4",
+    "compactor.planning.dangling_deletes:dangling_deletes",
+    "a delete file goes with the first of the files that it applies to",
+    _LEAVES,
+)
+def gone_with_the_first(original, coverable, rewritten, changed):
+    early = [each.entry for each in coverable if each.covers & rewritten]
+    return tuple(dict.fromkeys((*original(coverable, rewritten, changed), *early)))
+
+
+@breaks(
+    "4",
+    "compactor.planning.dangling_deletes:coverable_deletes",
+    "a delete file goes although it applies to files that are not rewritten",
+    _LEAVES,
+)
+def covers_what_is_planned(original, inventory, entries):
+    planned = {entry.path for entry in entries}
+    everything = [file.entry for files in inventory.partitions.values() for file in files]
+    return tuple(replace(each, covers=each.covers & planned) for each in original(inventory, everything))
+
+
+@breaks(
+    "follow",
+    "compactor.rewrite.deletes.row_maps:InputRows.moved",
+    "the place of an input's rows in the output is not added to the positions of its deletes",
+    "tests/unit/rewrite/test_row_maps.py::test_deletes_follow_their_rows",
+)
+def where_they_were(original, self, positions):
+    return original(self, positions) - self.start
+
+
+@breaks(
+    "follow",
+    "compactor.rebase.settle:_deleted_now",
+    "deletes that arrive while their files are rewritten do not follow the rows",
+    f"{_REBASE}::test_new_deletes_follow_rows_and_join_the_carried_ones",
+    "tests/integration/test_commit_groups.py::test_deletes_that_arrive_meanwhile_follow_their_rows"
+    "[2-UPDATE lake.{table} SET k = 100 WHERE id = 5-before the check-encode-file]",
+)
+def carried_ones_only(rows, change, found):
+    return rows.all_carried
+
+
+# --- 8 rows ---
+
+
+@breaks(
+    "8",
+    "compactor.runs.results:checked_result",
+    "the row check takes what is missing for deleted",
+    "tests/unit/rewrite/test_engine_choice.py"
+    "::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
+)
+def missing_is_deleted(original, run_id, plan, planned, parts):
+    missing = planned.file_group.rows - sum(part.rows_out + part.rows_deleted for part in parts)
+    first = replace(parts[0], rows_deleted=parts[0].rows_deleted + missing)
+    return original(run_id, plan, planned, [first, *parts[1:]])
+
+
+@breaks(
+    "8",
+    "compactor.rewrite.deletes.position_deletes:kept_rows",
+    "positions are applied a row too far",
+    "tests/unit/rewrite/test_encode_output.py::test_position_deletes_are_applied_and_counted",
+)
+def a_row_too_far(original, positions, start, length):
+    return original(positions + 1, start, length)
+
+
+# --- converted equality deletes ---
+
+
+@breaks(
+    "converted",
+    "compactor.planning.conversion:converted",
+    "deletes that apply to files of a search that was not tried are removed",
+    "tests/unit/planning/test_conversion.py::test_deletes_of_files_that_were_not_searched_stay",
+    f"{_CONVERSION}::test_a_search_that_fails_costs_no_other",
+)
+def without_being_searched(original, conversion, refused, gone):
+    return original(conversion, (), gone)
+
+
+@breaks(
+    "converted",
+    "compactor.runs.convert:_new_rows",
+    "a new vector forgets the positions of the one that it replaces",
+    f"{_CONVERSION}::test_equality_deletes_become_positions[3-]",
+)
+def only_new_positions(original, now, conversion, found, changes):
+    return original(now, conversion, replace(found, by_position={}), changes)
+
+
+@breaks(
+    "beside",
+    "compactor.planning.conversion:overtaken_by",
+    "a delete or data file that a writer has committed once more is no conflict",
+    "tests/unit/planning/test_conversion.py::test_what_a_writer_commits_once_more_ends_the_conversion",
+)
+def never_overtaken(deletes, searched, changes):
+    return None
+
+
+@breaks(
+    "beside",
+    "compactor.commit.replace:_check_parent",
+    "the commit is made for a head that came after the check",
+    f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-_rewrite_files-False]",
+    f"{_CONVERSION}::test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile[3]",
+)
+def for_any_head(table, snapshot, changes, summary):
+    return None

@@ -1,9 +1,10 @@
-"""One way to break a rule, and the test that notices."""
+"""One way to break a rule: a name of product code, what stands there instead, and the tests that must notice."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -12,42 +13,34 @@ class Mutation:
 
     Attributes:
         rule: The key of a rule in `rules.py`.
+        target: What is replaced: `module:name` or `module:Class.name`; a function, method, property or constant.
         what: What is broken, in words of the rule.
-        path: The file, from the project's root.
-        before: Text that occurs exactly once in it.
-        after: What stands there instead while the rule is broken.
-        test: The test that fails then, as pytest names it, from the project's root. One parameter set is enough.
+        tests: Each of them fails then, as pytest names them, from the project's root; the cheapest comes first.
+        replacement: Has the parameters of the target. A first parameter `original` is given the target as it is. For a
+            constant: takes `original`, and returns the other value.
     """
 
     rule: str
+    target: str
     what: str
-    path: str
-    before: str
-    after: str
-    test: str
+    tests: tuple[str, ...]
+    replacement: Callable[..., Any]
 
     @property
-    def test_file(self) -> str:
-        """The test's file, from the project's root."""
-        return self.test.partition("::")[0]
+    def name(self) -> str:
+        """The name of the mutation: where its replacement is defined, as `module:name`."""
+        return f"{self.replacement.__module__}:{self.replacement.__name__}"
 
     @property
-    def test_function(self) -> str:
-        """The test's name, without its parameters."""
-        return self.test.partition("::")[2].partition("[")[0]
-
-    def applied_to(self, root: Path) -> str:
-        """The file's text with the rule broken.
-
-        Raises:
-            MutationError: `before` is not there exactly once.
-        """
-        text = (root / self.path).read_text(encoding="utf-8")
-        found = text.count(self.before)
-        if found != 1:
-            raise MutationError(f"rule {self.rule}, {self.what!r}: found {found} times in {self.path}: {self.before!r}")
-        return text.replace(self.before, self.after)
+    def module(self) -> str:
+        """The module of product code that is changed."""
+        return self.target.partition(":")[0]
 
 
 class MutationError(Exception):
     """A mutation that does not fit the code any more: it names itself, and must be written again."""
+
+
+def breaks(rule: str, target: str, what: str, *tests: str) -> Callable[[Callable[..., Any]], Mutation]:
+    """Decorates the replacement of `target`; the arguments are those of `Mutation`."""
+    return lambda replacement: Mutation(rule, target, what, tests, replacement)

@@ -8,10 +8,10 @@ from tests.mutations.rules import RULES, Rule
 
 HEAD = """# Rules a rewrite must keep
 
-From the Iceberg and Parquet specs, the engines and their bug trackers. Each table says what would break a rule, where
-the code keeps it, and which test fails then; `python -m tests.mutations` tries all of them (`--rule 2,18` some), and
-`tests/unit/docs/test_mutations.py` sees that the list fits the code. Who changes a line that is listed changes its
-mutation in `tests/mutations/` too, and writes this page again: `python -m tests.mutations.page > docs/rules.md`.
+From the Iceberg and Parquet specs, the engines and their bug trackers. Each table has one or two ways to break a rule,
+the name of product code that keeps it, and the test that fails otherwise. `python -m tests.mutations` tries all of them
+(`--rule 2,18` some); `tests/unit/docs/test_mutations.py` sees that the names exist. Who moves or renames what is listed
+writes the new name in `tests/mutations/` and this page again: `python -m tests.mutations.page > docs/rules.md`.
 """
 
 
@@ -24,13 +24,21 @@ def _section(rule: Rule) -> str:
     rows = [_row(mutation) for mutation in MUTATIONS if mutation.rule == rule.key]
     number = f"{rule.key} " if rule.key.isdigit() else ""
     text = [f"## {number}{rule.title}", "", rule.text, *([rule.also] if rule.also else []), ""]
-    return "\n".join([*text, "| broken when | kept in | noticed by |", "|---|---|---|", *rows, ""])
+    return "\n".join([*text, "| broken when | kept by | noticed by |", "|---|---|---|", *rows, ""])
 
 
 def _row(mutation: Mutation) -> str:
-    module = mutation.path.removeprefix("compactor/")
-    test = f"`{mutation.test_function}` ({mutation.test_file.removeprefix('tests/')})"
-    return f"| {mutation.what} | `{module}` | {test} |"
+    name = mutation.target.removeprefix("compactor.").replace(":", ".")
+    tests = ", ".join(f"`{_function(test)}` ({_file(test)})" for test in mutation.tests)
+    return f"| {mutation.what} | `{name}` | {tests} |"
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0].removeprefix("tests/")
+
+
+def _function(test: str) -> str:
+    return test.partition("::")[2].partition("[")[0]
 
 
 if __name__ == "__main__":

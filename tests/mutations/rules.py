@@ -54,6 +54,12 @@ RULES: Final = (
         "commit removes vectors only.",
         "A delete file of a partition whose value JSON cannot carry (NaN, infinite, of a dropped column) stays.",
     ),
+    Rule(
+        "follow",
+        "Deletes follow their rows",
+        "Rows that are deleted while their files are rewritten, and deleted rows that a splice copies, are deleted in "
+        "the outputs by the same commit. Where their place is not known, the group is not committed.",
+    ),
     Rule("5", "Row lineage", "In V3 every row keeps its `_row_id` and `_last_updated_sequence_number`."),
     Rule("6", "Format version", "A table whose format version changed during the run is not committed to."),
     Rule("7", "Spec evolution", "Files of an old spec are merged within that spec."),
@@ -90,12 +96,34 @@ RULES: Final = (
     Rule(
         "15",
         "Commits",
-        "One `replace` commit at a time per table. A lost race is retried with new metadata only, a failed "
-        "validation is planned again, an unknown outcome deletes nothing until the run id in the summaries or the "
-        "head settles it. A service that another has replaced commits nothing and deletes no data file. "
-        "Our own commits are no reason to work.",
+        "One `replace` commit is made for one head, inspected, and sent once. A lost race is retried with new metadata "
+        "only, a failed validation is planned again. What the commit adds is there right before it is sent.",
         "The operation is what Iceberg's RewriteFiles says, there is no small way to break it; every run of "
         "`compact_check.py` looks at it.",
+    ),
+    Rule(
+        "unknown",
+        "Unknown outcomes",
+        "An unknown outcome deletes nothing until the run id in the summaries, or a state of the table in which the "
+        "commit cannot land any more, settles it.",
+    ),
+    Rule("lanes", "One run at a time", "A table has one run at a time, and our own commits are no reason to work."),
+    Rule(
+        "record",
+        "Outputs on record",
+        "Every file that an attempt may write is on record before its first byte, every snapshot before it is sent.",
+    ),
+    Rule(
+        "sweep",
+        "Clean-up",
+        "Only a run's own files are deleted, in its table's folders, when no retained snapshot has them, the run is "
+        "over and nothing of it can land any more.",
+    ),
+    Rule(
+        "lease",
+        "Lease and fencing",
+        "A service that another has replaced commits nothing and deletes no data file. A service that renews its lease "
+        "is not replaced.",
     ),
     Rule(
         "16",
@@ -115,8 +143,14 @@ RULES: Final = (
         "18",
         "Splicing Parquet",
         "Files are copied together only where whatever could change the meaning of their bytes agrees; every offset "
-        "moves with its bytes; metrics of the result promise no more than those of the inputs did.",
+        "moves with its bytes.",
         "`test_splice_writers.py` looks at the bytes of six writers, and every other reader at the rows.",
+    ),
+    Rule(
+        "metrics",
+        "Metrics of merged files",
+        "The manifest's metrics of a merged file promise no more than those of its inputs did: what one of them does "
+        "not know is not known.",
     ),
     Rule(
         "filters",
@@ -155,9 +189,14 @@ RULES: Final = (
     Rule(
         "converted",
         "Converted equality deletes",
-        "The positions that take the place of equality deletes are found and committed at one snapshot; a vector holds "
-        "all positions that its data file has lost, those of other commits too. A delete that applies to a file which "
-        "was not searched stays.",
+        "A vector holds all positions that its data file has lost, those of other commits too. A delete that applies "
+        "to a file which was not searched stays.",
+    ),
+    Rule(
+        "beside",
+        "Commits beside a conversion",
+        "The positions that take the place of equality deletes are found and committed at one snapshot. Iceberg never "
+        "looks for deletes in `replace` snapshots: we do, also before a rewrite is sent.",
     ),
     Rule(
         "state",

@@ -1,4 +1,4 @@
-"""Running a mutation's test in a copy of the project, with and without its rule broken."""
+"""Running a mutation's tests in a copy of the project, with and without its rule broken."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from tests.mutations.applying import applied
 from tests.mutations.mutation import Mutation, MutationError
 
 LEFT_BEHIND = (".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules")
@@ -49,7 +50,7 @@ class Result:
     def document(self) -> dict[str, Any]:
         """The result for scripts."""
         mutation = self.mutation
-        found = {"rule": mutation.rule, "broken": mutation.what, "path": mutation.path, "test": mutation.test}
+        found = {"rule": mutation.rule, "broken": mutation.what, "target": mutation.target, "tests": mutation.tests}
         if self.verdict is None:
             return found
         return {**found, "result": self.verdict.name.lower(), "seconds": round(self.seconds, 1)}
@@ -68,23 +69,22 @@ def as_they_are(copy: Path, mutations: Sequence[Mutation]) -> None:
     Raises:
         MutationError: one of them fails or does not exist.
     """
-    tests = list(dict.fromkeys(mutation.test for mutation in mutations))
+    tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
     code, output = _pytest(copy, tests)
     if tests and code != PASSED:
         raise MutationError(f"tests fail although nothing is broken:\n{output[-TAIL:]}")
 
 
 def tried(copy: Path, mutation: Mutation) -> Result:
-    """Break the rule in the copy, run the test, and mend it again."""
-    file = copy / mutation.path
-    whole, broken = file.read_text(encoding="utf-8"), mutation.applied_to(copy)
-    started = time.monotonic()
-    file.write_text(broken, encoding="utf-8")
-    try:
-        code, output = _pytest(copy, [mutation.test])
-    finally:
-        file.write_text(whole, encoding="utf-8")
-    return Result(mutation, verdict_of(code, output), time.monotonic() - started, output[-TAIL:])
+    """Break the rule in the copy, and run the tests until one does not notice."""
+    started, verdict, output = time.monotonic(), Verdict.CAUGHT, ""
+    with applied(copy, mutation):
+        for test in mutation.tests:
+            code, output = _pytest(copy, [test])
+            verdict = verdict_of(code, output)
+            if verdict is not Verdict.CAUGHT:
+                break
+    return Result(mutation, verdict, time.monotonic() - started, output[-TAIL:])
 
 
 def verdict_of(code: int, output: str) -> Verdict:
@@ -102,7 +102,7 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=copy,
-        env=_environment(copy),
+        env=environment(copy),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -111,10 +111,10 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     return found.returncode, found.stdout
 
 
-def _environment(copy: Path) -> Mapping[str, str]:
+def environment(copy: Path) -> Mapping[str, str]:
     """Python, also in Spark's workers, takes modules from the copy.
 
-    No bytecode: a change within a second to a file of the same length would not be seen. Property tests try all their
+    No bytecode of one mutation may be there for the next. Property tests try all their
     examples, because an eighth of them may not meet the mutation.
     """
     return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TEST_EXAMPLES": "all"}

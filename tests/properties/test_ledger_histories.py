@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.jobs import orders_of
-from tests.ledger.mutations import MUTATIONS, ROOT
 from tests.ledger.play import Order, open_place, play
 from tests.ledger.recount import NOTHING, Truths
 from tests.ledger.rules import FIGURES
-from tests.mutations.mutation import Mutation
+from tests.ledger.trials import ROOT
 
 SAMPLE = 5
 
@@ -43,17 +42,6 @@ def test_a_count_that_is_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.raises(AssertionError, match=r"differs from the recount|contradicted"),
     ):
         play(machine, Order(SAMPLE, 20, seed=1, spark=False, shrink=False))
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
-def test_a_mutation_fits_the_code(mutation: Mutation) -> None:
-    changed = mutation.applied_to(ROOT)
-    assert changed != (ROOT / mutation.path).read_text(encoding="utf-8")
-    compile(changed, mutation.path, "exec")
-
-
-def test_mutations_are_many_and_distinct() -> None:
-    assert len({mutation.what for mutation in MUTATIONS}) == len(MUTATIONS) >= 12
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7])

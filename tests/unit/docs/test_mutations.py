@@ -1,23 +1,30 @@
-"""The list of mutations fits the code: what it would change is there, and so are the tests that it names."""
+"""The list of mutations fits the code: what it replaces is there, and so are the tests that it names."""
 
 from __future__ import annotations
 
 import ast
-import re
+import inspect
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tests.mutations.commits as theirs
+from compactor.partitions import PartitionKey
+from tests.ledger.mutations import MUTATIONS as OF_THE_LEDGER
+from tests.mutations.applying import applied, broken, found, function_of, takes_original
 from tests.mutations.catalogue import MUTATIONS
-from tests.mutations.mutation import Mutation, MutationError
+from tests.mutations.mutation import Mutation, MutationError, breaks
 from tests.mutations.page import rules_page
 from tests.mutations.rules import RULES
 from tests.mutations.trial import Verdict, verdict_of
 
 ROOT = Path(__file__).parents[3]
+ALL = (*MUTATIONS, *OF_THE_LEDGER)
 
 
 @cache
@@ -26,43 +33,111 @@ def functions(file: str) -> frozenset[str]:
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
+def parameters(function: Any) -> list[tuple[str, Any]]:
+    return [(each.name, each.kind) for each in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("mutation", ALL, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
 def test_a_mutation_fits(mutation: Mutation) -> None:
-    assert mutation.applied_to(ROOT) != (ROOT / mutation.path).read_text(encoding="utf-8")
-    compile(mutation.applied_to(ROOT), mutation.path, "exec")
-    assert mutation.test_function in functions(mutation.test_file)
+    function = function_of(found(mutation)[2])
+    given = parameters(mutation.replacement)
+    if function is None:
+        assert given == parameters(lambda original: original)
+    else:
+        assert given[takes_original(mutation) :] == parameters(function)
+    assert mutation.tests
+    for test in mutation.tests:
+        file, _, function = test.partition("::")
+        assert function.partition("[")[0] in functions(file), test
     assert mutation.what.strip() == mutation.what != ""
 
 
-def test_a_mutation_uses_no_name_that_does_not_exist(tmp_path: Path) -> None:
-    """A test would fail for the name, not for what the mutation claims to break."""
-    for number, mutation in enumerate(MUTATIONS):
-        (tmp_path / f"m{number}.py").write_text(mutation.applied_to(ROOT), encoding="utf-8")
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise"]
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
-    broken = {MUTATIONS[int(number)].what for number in re.findall(r"m(\d+)\.py", done.stdout)}
-    assert (done.returncode, broken) == (0, set()), done.stdout + done.stderr
+def test_every_rule_is_broken_by_one_or_two_mutations() -> None:
+    times = Counter(mutation.rule for mutation in MUTATIONS)
+    assert times.keys() == {rule.key for rule in RULES} >= {str(number) for number in range(1, 19)}
+    assert {rule for rule, number in times.items() if number > 2} == set()
 
 
-def test_every_rule_is_broken_by_some_mutation() -> None:
-    rules = {rule.key for rule in RULES}
-    assert {mutation.rule for mutation in MUTATIONS} == rules
-    assert rules >= {str(number) for number in range(1, 19)}
+@pytest.mark.parametrize("mutations", [MUTATIONS, OF_THE_LEDGER])
+def test_no_mutation_is_listed_twice(mutations: tuple[Mutation, ...]) -> None:
+    assert len({each.name for each in mutations}) == len({each.what for each in mutations}) == len(mutations)
 
 
-def test_no_mutation_is_listed_twice() -> None:
-    assert len({(each.path, each.before, each.after, each.test) for each in MUTATIONS}) == len(MUTATIONS)
-    assert len({(each.rule, each.what) for each in MUTATIONS}) == len(MUTATIONS)
+def test_replacements_import_product_code_only_when_they_are_called() -> None:
+    """Else other modules would have the name before it is replaced."""
+    code = "import sys, tests.mutations.catalogue, tests.ledger.mutations; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()} & {"compactor", "streaming", "metrics"} == set()
 
 
-def test_text_that_is_not_there_once_is_an_error_that_names_the_mutation(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
-    for before in ("x = 1", "y"):
-        with pytest.raises(MutationError, match="rule 2, 'words'"):
-            Mutation("2", "words", "a.py", before, "", "t.py::test").applied_to(tmp_path)
-    broken = Mutation("2", "words", "a.py", "x = 1\nx", "y", "t.py::test[a::b]")
-    assert broken.applied_to(tmp_path) == "y = 1\n"
-    assert (broken.test_file, broken.test_function) == ("t.py", "test")
+def test_a_mutation_changes_its_module_for_all_processes_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "compactor").mkdir()
+    for name in ("__init__", "partitions"):
+        (tmp_path / "compactor" / f"{name}.py").write_bytes((ROOT / "compactor" / f"{name}.py").read_bytes())
+    mutation = next(each for each in MUTATIONS if each.module == "compactor.partitions")
+    code = f"import sys; sys.path.append({str(ROOT)!r})\nfrom compactor.partitions import PartitionLayout\n"
+    code += "print(PartitionLayout(7, (), (), ()).key([]).spec_id)"
+
+    def printed() -> str:
+        command = [sys.executable, "-B", "-c", code]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    with applied(tmp_path, mutation):
+        assert printed() == "0"
+    assert printed() == "7"
+
+
+def key_of(name: str) -> str:
+    return name
+
+
+class Thing:
+    """What is replaced in these tests: a constant, and each kind of function."""
+
+    number = 1
+
+    def method(self) -> int:
+        return self.number
+
+    @property
+    def half(self) -> float:
+        return self.number / 2
+
+    @classmethod
+    def made(cls) -> Thing:
+        return cls()
+
+    @staticmethod
+    def twice(number: int) -> int:
+        return 2 * number
+
+
+def test_each_kind_of_name_is_replaced_in_this_process_for_a_while() -> None:
+    def broken_by(path: str, replacement: Any) -> Any:
+        return broken(breaks("1", f"{__name__}:{path}", "words", "t.py::test")(replacement))
+
+    with broken_by("Thing.number", lambda original: original + 1):
+        assert Thing().method() == 2
+    with broken_by("Thing.method", lambda original, self: original(self) + 5):
+        assert Thing().method() == 6
+    with broken_by("Thing.half", lambda original, self: -original(self)):
+        assert Thing().half == -0.5
+    with (
+        broken_by("Thing.made", lambda original, cls: original(cls).number),
+        broken_by("Thing.twice", lambda number: number - 3),
+    ):
+        assert (Thing.made(), Thing.twice(3)) == (1, 0)
+    assert (Thing().method(), Thing().half, Thing.twice(3)) == (1, 0.5, 6)
+    for missing in ("Thing.none", "None.half", "none"):
+        with pytest.raises(MutationError, match=missing), broken_by(missing, lambda: None):
+            pass
+
+
+def test_modules_that_have_imported_a_name_see_it_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theirs, "other", key_of, raising=False)
+    with broken(breaks("1", f"{__name__}:key_of", "words", "t.py::test")(lambda name: PartitionKey(0, name))):
+        assert theirs.other("a") == PartitionKey(0, "a")  # type: ignore[attr-defined]
+    assert theirs.other is key_of  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.live_files import LiveFile
 from compactor.planning.budget import NO_GRANT, Grant, requests_of
-from compactor.planning.conversion import Conversion, overtaken_by, plan_conversion, searched_bytes, within_grant
+from compactor.planning.conversion import (
+    Conversion,
+    converted,
+    overtaken_by,
+    plan_conversion,
+    searched_bytes,
+    within_grant,
+)
 from compactor.planning.inventory import take_inventory
 from tests.properties.planning import data_file, delete_file
 from tests.properties.table_history import TableHistory
@@ -70,6 +77,10 @@ def test_what_is_left_is_converted_by_later_runs() -> None:
     )
     second = within_grant(left, Grant(bytes=100))
     assert (second.searches, second.deletes) == ((SEARCHES[0], SEARCHES[3]), tuple(FEW))
+
+
+def test_deletes_of_files_that_were_not_searched_stay() -> None:
+    assert converted(WHOLE, [SEARCHES[1]], {SHARED[0].identity}) == [*FEW, *LONE]
 
 
 def test_deletes_that_apply_to_a_file_that_is_listed_twice_stay(tmp_path: Path) -> None:
