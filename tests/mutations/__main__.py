@@ -53,9 +53,10 @@ def _rules(_context: click.Context, _parameter: click.Parameter, text: str | Non
 @click.option("--list", "listing", is_flag=True, help="List the mutations and end.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(rules: list[str], match: str, cheapest: bool, listing: bool, output: str) -> None:
+    every = [replace(each, tests=each.tests[:1]) for each in MUTATIONS] if cheapest else MUTATIONS
     chosen = [
         mutation
-        for mutation in MUTATIONS
+        for mutation in every
         if (not rules or mutation.rule in rules) and match in " ".join((mutation.what, mutation.name, *mutation.tests))
     ]
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 200)
@@ -65,8 +66,6 @@ def main(rules: list[str], match: str, cheapest: bool, listing: bool, output: st
     try:
         for mutation in chosen:
             found(mutation)
-        if cheapest:
-            chosen = [replace(mutation, tests=mutation.tests[:1]) for mutation in chosen]
         with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
             results = _tried(console, copied(ROOT, Path(folder)), chosen)
     except MutationError as error:
