@@ -151,7 +151,7 @@ scale-model: setup ## Services, executors, calls and dollars for a large lake: a
 
 generate: setup ## Write the generated pages under docs/ and the Grafana dashboards
 	@$(PYTHON_IN_VENV) -m deploy.generate
-	@$(PYTHON_IN_VENV) -m tests.mutations.page > docs/rules.md
+	@$(PYTHON_IN_VENV) -m tests.mutations.page
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.scale_model --page > docs/scale.md
 
 update-messages: setup ## Write the messages for invalid input anew (tests/contracts/invalid_input.yaml); read the difference

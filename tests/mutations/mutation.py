@@ -12,7 +12,7 @@ class Mutation:
     """A small bug that could have been written.
 
     Attributes:
-        rule: The key of a rule in `rules.py`.
+        rule: The key of a rule in docs/rules.md.
         target: What is replaced: `module:name` or `module:Class.name`; a function, method, property or constant.
         what: What is broken, in words of the rule.
         tests: Each of them fails then, as pytest names them, from the project's root; the cheapest comes first.

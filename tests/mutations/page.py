@@ -1,45 +1,45 @@
-"""docs/rules.md: `python -m tests.mutations.page > docs/rules.md`."""
+"""docs/rules.md: the rules in words, which stay, and the tables of mutations, which `python -m` this module writes."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation
-from tests.mutations.rules import RULES, Rule
 
-HEAD = """# Rules a rewrite must keep
-
-From the Iceberg and Parquet specs, the engines and their bug trackers. Each table has one or two ways to break a rule,
-the name of product code that keeps it, and the test that fails otherwise. `python -m tests.mutations` tries all of them
-(`--rule 2,18` some); `tests/unit/docs/test_mutations.py` sees that the names exist. Who moves or renames what is listed
-writes the new name in `tests/mutations/` and this page again: `python -m tests.mutations.page > docs/rules.md`.
-"""
+PAGE: Final = Path(__file__).parents[2] / "docs" / "rules.md"
+_KEY: Final = re.compile(r"^## `?(\w+)`? ", re.MULTILINE)
+_HEAD: Final = "| broken when | kept by | noticed by |\n|---|---|---|\n"
+_TABLE: Final = re.compile(rf"{re.escape(_HEAD)}(\|.*\n)*")
 
 
-def rules_page() -> str:
-    """The page, in Markdown."""
-    return "\n".join([HEAD, *(_section(rule) for rule in RULES)])
+def rule_keys() -> list[str]:
+    """As mutations name the rules: the first word of each heading."""
+    return _KEY.findall(PAGE.read_text(encoding="utf-8"))
 
 
-def _section(rule: Rule) -> str:
-    rows = [_row(mutation) for mutation in MUTATIONS if mutation.rule == rule.key]
-    number = f"{rule.key} " if rule.key.isdigit() else ""
-    text = [f"## {number}{rule.title}", "", rule.text, *([rule.also] if rule.also else []), ""]
-    return "\n".join([*text, "| broken when | kept by | noticed by |", "|---|---|---|", *rows, ""])
+def with_tables(page: str, mutations: Iterable[Mutation] = MUTATIONS) -> str:
+    """The page with a fresh table at the end of each rule."""
+    listed = list(mutations)
+    head, *rules = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    return head + "\n".join(_section(rule, listed) for rule in rules)
+
+
+def _section(text: str, mutations: Iterable[Mutation]) -> str:
+    (key,) = _KEY.findall(text)
+    rows = "".join(_row(mutation) for mutation in mutations if mutation.rule == key)
+    return f"{_TABLE.sub('', text).rstrip()}\n\n{_HEAD}{rows}"
 
 
 def _row(mutation: Mutation) -> str:
     name = mutation.target.removeprefix("compactor.").replace(":", ".")
-    tests = ", ".join(f"`{_function(test)}` ({_file(test)})" for test in mutation.tests)
-    return f"| {mutation.what} | `{name}` | {tests} |"
-
-
-def _file(test: str) -> str:
-    return test.partition("::")[0].removeprefix("tests/")
-
-
-def _function(test: str) -> str:
-    return test.partition("::")[2].partition("[")[0]
+    noticed = [test.removeprefix("tests/").partition("::") for test in mutation.tests]
+    tests = ", ".join(f"`{test.partition('[')[0]}` ({file})" for file, _, test in noticed)
+    return f"| {mutation.what} | `{name}` | {tests} |\n"
 
 
 if __name__ == "__main__":
-    print(rules_page(), end="")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

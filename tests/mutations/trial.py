@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from tests.mutations.applying import applied
 from tests.mutations.mutation import Mutation, MutationError
@@ -34,26 +33,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """One mutation tried; `verdict` is None where it was only listed. `tail`: the end of pytest's output."""
+    """One mutation tried; `how`: the error of the last test that ran, or the end of pytest's output."""
 
-    mutation: Mutation
-    verdict: Verdict | None
+    verdict: Verdict
     seconds: float
-    tail: str
-
-    @property
-    def word(self) -> str:
-        """The verdict for people."""
-        return self.verdict.value if self.verdict else ""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The result for scripts."""
-        mutation = self.mutation
-        found = {"rule": mutation.rule, "broken": mutation.what, "target": mutation.target, "tests": mutation.tests}
-        if self.verdict is None:
-            return found
-        return {**found, "result": self.verdict.name.lower(), "seconds": round(self.seconds, 1)}
+    how: str
 
 
 def copied(root: Path, folder: Path) -> Path:
@@ -84,7 +68,9 @@ def tried(copy: Path, mutation: Mutation) -> Result:
             verdict = verdict_of(code, output)
             if verdict is not Verdict.CAUGHT:
                 break
-    return Result(mutation, verdict, time.monotonic() - started, output[-TAIL:])
+    error = next((line for line in output.splitlines() if line.startswith("E  ")), "").removeprefix("E").strip()
+    how = error if verdict is Verdict.CAUGHT else output[-TAIL:]
+    return Result(verdict, time.monotonic() - started, how)
 
 
 def verdict_of(code: int, output: str) -> Verdict:
@@ -114,7 +100,7 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 def environment(copy: Path) -> Mapping[str, str]:
     """Python, also in Spark's workers, takes modules from the copy.
 
-    No bytecode of one mutation may be there for the next. Property tests try all their
-    examples, because an eighth of them may not meet the mutation.
+    No bytecode of one mutation may be there for the next. Property tests try all their examples, because an eighth of
+    them may not meet the mutation.
     """
     return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TEST_EXAMPLES": "all"}

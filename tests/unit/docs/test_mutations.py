@@ -19,8 +19,7 @@ from tests.ledger.mutations import MUTATIONS as OF_THE_LEDGER
 from tests.mutations.applying import applied, broken, found, function_of, takes_original
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation, MutationError, breaks
-from tests.mutations.page import rules_page
-from tests.mutations.rules import RULES
+from tests.mutations.page import PAGE, rule_keys, with_tables
 from tests.mutations.trial import Verdict, verdict_of
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +53,7 @@ def test_a_mutation_fits(mutation: Mutation) -> None:
 
 def test_every_rule_is_broken_by_one_or_two_mutations() -> None:
     times = Counter(mutation.rule for mutation in MUTATIONS)
-    assert times.keys() == {rule.key for rule in RULES} >= {str(number) for number in range(1, 19)}
+    assert times.keys() == set(rule_keys()) >= {str(number) for number in range(1, 19)}
     assert {rule for rule, number in times.items() if number > 2} == set()
 
 
@@ -157,5 +156,15 @@ def test_only_a_test_that_ran_and_failed_has_noticed(code: int, output: str, ver
 
 
 def test_the_page_of_the_rules_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
-    assert written == rules_page(), "run: python -m tests.mutations.page > docs/rules.md"
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == with_tables(written), "run: python -m tests.mutations.page"
+
+
+def test_a_new_rule_gets_its_table_and_the_words_stay() -> None:
+    page = "# Rules\n\n## 99 One\n\nWords.\n\n## `other` Two\n\nOther words.\n"
+    mutation = breaks("other", "compactor.a:b", "words", "tests/unit/t.py::test[x::y]")(key_of)
+    once = with_tables(page, [mutation])
+    assert once.count("\n|---|---|---|\n") == 2
+    assert once.endswith("\n| words | `a.b` | `test` (unit/t.py) |\n")
+    assert with_tables(once, [mutation]) == once
+    assert with_tables(once, []).replace("\n| broken when | kept by | noticed by |\n|---|---|---|\n", "") == page
