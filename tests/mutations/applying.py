@@ -17,6 +17,7 @@ from tests.mutations.mutation import Mutation, MutationError
 _LINE = "\n__import__('tests.mutations.applying', fromlist=['_']).install({name!r})\n"
 _MISSING = object()
 _WRAPPERS = (staticmethod, classmethod)
+_OURS = ("compactor.", "streaming.", "metrics.", "tests.")
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def install(name: str) -> None:
 
 @contextmanager
 def broken(mutation: Mutation) -> Iterator[None]:
-    """Break the rule in this process for the time of the context, also where modules have imported the name already.
+    """Break the rule in this process for the time of the context, also where our modules have the name already.
 
     Does not reach what holds the function otherwise: a `partial`, a table, another process.
 
@@ -57,16 +58,9 @@ def broken(mutation: Mutation) -> Iterator[None]:
     """
     owner, attribute, original = found(mutation)
     replaced = _replaced(mutation, original)
-    holders: list[tuple[Any, str]] = [(owner, attribute)]
+    holders = [(owner, attribute)]
     if isinstance(owner, ModuleType):
-        everywhere = [(module, vars(module)) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-        same_name_only = not callable(original)  # numbers are equal by chance
-        holders += [
-            (module, key)
-            for module, names in everywhere
-            for key, value in list(names.items())
-            if value is original and module is not owner and (key == attribute or not same_name_only)
-        ]
+        holders += _importers(owner, attribute, original)
     for holder, key in holders:
         setattr(holder, key, replaced)
     try:
@@ -74,6 +68,17 @@ def broken(mutation: Mutation) -> Iterator[None]:
     finally:
         for holder, key in holders:
             setattr(holder, key, original)
+
+
+def _importers(owner: ModuleType, attribute: str, original: Any) -> list[tuple[Any, str]]:
+    """Our modules that have imported a name of `owner`, and what they call it. Equal numbers count by their name."""
+    ours = [each for name, each in sys.modules.items() if name.startswith(_OURS) and each is not owner]
+    return [
+        (module, key)
+        for module in ours
+        for key, value in list(vars(module).items())
+        if value is original and (callable(original) or key == attribute)
+    ]
 
 
 def found(mutation: Mutation) -> tuple[Any, str, Any]:

@@ -18,6 +18,7 @@ from compactor.partitions import PartitionKey
 from tests.ledger.mutations import MUTATIONS as OF_THE_LEDGER
 from tests.mutations.applying import applied, broken, found, function_of, takes_original
 from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.files import key_without_the_spec
 from tests.mutations.mutation import Mutation, MutationError, breaks
 from tests.mutations.page import PAGE, rule_keys, with_tables
 from tests.mutations.trial import Verdict, verdict_of
@@ -38,7 +39,11 @@ def parameters(function: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("mutation", ALL, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
 def test_a_mutation_fits(mutation: Mutation) -> None:
-    function = function_of(found(mutation)[2])
+    before = found(mutation)[2]
+    with broken(mutation):
+        assert found(mutation)[2] is not before
+    assert found(mutation)[2] is before
+    function = function_of(before)
     given = parameters(mutation.replacement)
     if function is None:
         assert given == parameters(lambda original: original)
@@ -69,21 +74,29 @@ def test_replacements_import_product_code_only_when_they_are_called() -> None:
     assert {name.partition(".")[0] for name in done.stdout.split()} & {"compactor", "streaming", "metrics"} == set()
 
 
-def test_a_mutation_changes_its_module_for_all_processes_and_no_other(tmp_path: Path) -> None:
+MODULE = """
+from collections import namedtuple
+Key = namedtuple("Key", "spec_id")
+class PartitionLayout:
+    def key(self, values):
+        return Key(7)
+"""
+
+
+def test_a_mutation_changes_its_module_for_all_processes_and_only_for_a_while(tmp_path: Path) -> None:
     (tmp_path / "compactor").mkdir()
-    for name in ("__init__", "partitions"):
-        (tmp_path / "compactor" / f"{name}.py").write_bytes((ROOT / "compactor" / f"{name}.py").read_bytes())
-    mutation = next(each for each in MUTATIONS if each.module == "compactor.partitions")
-    code = f"import sys; sys.path.append({str(ROOT)!r})\nfrom compactor.partitions import PartitionLayout\n"
-    code += "print(PartitionLayout(7, (), (), ()).key([]).spec_id)"
+    (tmp_path / "compactor" / "__init__.py").touch()
+    (tmp_path / "compactor" / "partitions.py").write_text(MODULE)
+    code = f"import sys; sys.path.append({str(ROOT)!r})\nfrom compactor.partitions import PartitionLayout as Layout\n"
 
     def printed() -> str:
-        command = [sys.executable, "-B", "-c", code]
+        command = [sys.executable, "-B", "-c", f"{code}print(Layout().key([]).spec_id, Layout.key.__qualname__)"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
 
-    with applied(tmp_path, mutation):
-        assert printed() == "0"
-    assert printed() == "7"
+    with applied(tmp_path, key_without_the_spec):
+        assert printed() == "0 PartitionLayout.key"
+    assert printed() == "7 PartitionLayout.key"
+    assert (tmp_path / "compactor" / "partitions.py").read_text() == MODULE
 
 
 def key_of(name: str) -> str:
