@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-import tests.mutations.commits as theirs
-from compactor.partitions import PartitionKey
+from compactor.commit import sends, sweep
 from tests.ledger.mutations import MUTATIONS as OF_THE_LEDGER
 from tests.mutations.applying import applied, broken, found, function_of, takes_original
 from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.commits import refused_for_good
 from tests.mutations.files import key_without_the_spec
 from tests.mutations.mutation import Mutation, MutationError, breaks
 from tests.mutations.page import PAGE, rule_keys, with_tables
@@ -99,10 +99,6 @@ def test_a_mutation_changes_its_module_for_all_processes_and_only_for_a_while(tm
     assert (tmp_path / "compactor" / "partitions.py").read_text() == MODULE
 
 
-def key_of(name: str) -> str:
-    return name
-
-
 class Thing:
     """What is replaced in these tests: a constant, and each kind of function."""
 
@@ -145,11 +141,11 @@ def test_each_kind_of_name_is_replaced_in_this_process_for_a_while() -> None:
             pass
 
 
-def test_modules_that_have_imported_a_name_see_it_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(theirs, "other", key_of, raising=False)
-    with broken(breaks("1", f"{__name__}:key_of", "words", "t.py::test")(lambda name: PartitionKey(0, name))):
-        assert theirs.other("a") == PartitionKey(0, "a")  # type: ignore[attr-defined]
-    assert theirs.other is key_of  # type: ignore[attr-defined]
+def test_modules_that_have_imported_a_name_see_it_replaced() -> None:
+    before = sends.can_still_land
+    with broken(refused_for_good):
+        assert sweep.can_still_land is sends.can_still_land is not before
+    assert sweep.can_still_land is sends.can_still_land is before
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,7 @@ def test_the_page_of_the_rules_is_up_to_date() -> None:
 
 def test_a_new_rule_gets_its_table_and_the_words_stay() -> None:
     page = "# Rules\n\n## 99 One\n\nWords.\n\n## `other` Two\n\nOther words.\n"
-    mutation = breaks("other", "compactor.a:b", "words", "tests/unit/t.py::test[x::y]")(key_of)
+    mutation = breaks("other", "compactor.a:b", "words", "tests/unit/t.py::test[x::y]")(print)
     once = with_tables(page, [mutation])
     assert once.count("\n|---|---|---|\n") == 2
     assert once.endswith("\n| words | `a.b` | `test` (unit/t.py) |\n")
