@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from pyiceberg.catalog import Catalog
 from xdist.scheduler import LoadScopeScheduling
@@ -47,6 +47,11 @@ hypothesis_settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 hypothesis_settings.load_profile("firnline")
+hypothesis_settings.register_profile(  # that a test fails is enough
+    "mutations",
+    hypothesis_settings.get_profile("firnline"),
+    phases=[Phase.explicit, Phase.generate],
+)
 
 
 pytest_plugins = ["tests.services.fixtures"]

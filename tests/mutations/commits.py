@@ -112,8 +112,6 @@ def nothing_missing(table, sizes):
     "compactor.commit.sends:can_still_land",
     "what a run has written is deleted although a request that was refused may still be under way",
     "tests/unit/commit/test_sends.py::test_what_proves_that_a_commit_cannot_land",
-    "tests/properties/test_late_commits.py"
-    "::test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind[0]",
 )
 def refused_for_good(sent, table):
     return False

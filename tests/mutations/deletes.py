@@ -98,8 +98,6 @@ def where_they_were(original, self, positions):
     "compactor.rebase.settle:_deleted_now",
     "deletes that arrive while their files are rewritten do not follow the rows",
     f"{_REBASE}::test_new_deletes_follow_rows_and_join_the_carried_ones",
-    "tests/integration/test_commit_groups.py::test_deletes_that_arrive_meanwhile_follow_their_rows"
-    "[2-UPDATE lake.{table} SET k = 100 WHERE id = 5-before the check-encode-file]",
 )
 def carried_ones_only(rows, change, found):
     return rows.all_carried

@@ -84,7 +84,7 @@ def verdict_of(code: int, output: str) -> Verdict:
 
 
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--hypothesis-profile=mutations"]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=copy,
