@@ -299,14 +299,19 @@ def delete_unreferenced(
     if not candidates:
         return 0
     referenced = (*referenced_paths(table, record, cache), *record.committed)
-    kept = {_own_name(path, record.run_id) for path in referenced}
-    unreferenced = [path for path in sorted(candidates) if _own_name(path, record.run_id) not in kept]
+    kept = {name for path in referenced for name in _own_names(path, record.run_id)}
+    unreferenced = [path for path in sorted(candidates) if kept.isdisjoint(_own_names(path, record.run_id))]
     return delete_files(table, record.run_id, unreferenced, reason, listener)
 
 
-def _own_name(path: str, run_id: str) -> str:
-    """The name of a file of the run however its location is spelled, or escaped."""
-    return own_name(normal_location(decoded(path) if "%" in path else path), run_id)
+def _own_names(path: str, run_id: str) -> set[str]:
+    """The names that a file of the run has below its folder, however its location is spelled, escaped and read.
+
+    `a%2Fb/../c` is `c` where `..` is followed before escapes are read, else `a/c`.
+    """
+    place = normal_location(path)
+    readings = {place, *(normal_location(decoded(each)) for each in (path, place) if "%" in each)}
+    return {own_name(each, run_id) for each in readings}
 
 
 def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:

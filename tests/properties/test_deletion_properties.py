@@ -245,3 +245,13 @@ def test_what_the_runs_left_goes(world: World) -> None:
     assert {plain_path(event.path) for event in heard if isinstance(event, FileDeleted)} == left
     assert world.missing() == set()
     world.mend()
+
+
+def test_a_folder_that_is_spelled_through_an_escaped_one_is_that_folder(world: World) -> None:
+    for run in world.runs:
+        (folder,) = run.record.prefixes
+        spelled_so = f"{folder}/p=a%2Fb/.."  # a%2Fb is one folder, until the escape is read
+        world.records.save(replace(run.record, abandoned=True, seen_at=0.0, sends=(), files=(), prefixes=(spelled_so,)))
+    world.sweep()
+    assert world.missing() == set()
+    world.mend()
