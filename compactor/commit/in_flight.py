@@ -31,7 +31,6 @@ LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
 ASIDE = ".unreadable"  # ends the names of records that were set aside
 MOST_ATTEMPTS = 10_000  # of an output task; each has a file name
-EARLIER = {"seen_head", "sent"}  # fields of records of earlier versions
 
 
 def new_run_id(table: TableView, nonce: str | None = None) -> str:
@@ -221,7 +220,7 @@ class InFlightRecords:
         """Write a record."""
         try:
             with self._lock:
-                self._folder.write(_name(record.run_id), json.dumps(_tree(self.as_noted(record))).encode())
+                self._folder.write(_name(record.run_id), json.dumps(asdict(self.as_noted(record))).encode())
         except OSError as error:
             raise RetryError(
                 f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
@@ -276,10 +275,9 @@ class InFlightRecords:
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
             tree["committed"] = tuple(tree.get("committed", ()))
-            sends = None if EARLIER & tree.keys() else tree["sends"]  # earlier versions took answers for a proof
+            sends = tree["sends"]
             tree["sends"] = None if sends is None else tuple(Sent(*each) for each in sends)
-            known = {key: value for key, value in tree.items() if key not in EARLIER}
-            return Record(**{**known, "owner": Owner(**tree["owner"])})
+            return Record(**{**tree, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
             return None  # another process has removed it
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -313,12 +311,6 @@ def _parent(table: TableView) -> tuple[int, int]:
 def _digest(nonce: str, table_uuid: str, parent_snapshot_id: int, parent_sequence_number: int) -> str:
     text = f"{nonce} {table_uuid} {parent_snapshot_id} {parent_sequence_number}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _tree(record: Record) -> dict[str, Any]:
-    """Without newer fields that say nothing: the version before does not know them, and would sweep nothing."""
-    newer = {"committed", "late_until", "settles_at", "late_seconds"}
-    return {key: value for key, value in asdict(record).items() if value or key not in newer}
 
 
 def own_name(location: str, run_id: str) -> str:

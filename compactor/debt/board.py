@@ -16,7 +16,6 @@ from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
 
-_VALUES = 10  # of a `PartitionCounts` as a list
 _numbers = attrgetter(
     "data_files", "small_files", "data_bytes", "small_bytes", "delete_files", "records", "deleted_records"
 )
@@ -63,8 +62,8 @@ class PartitionCounts:
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
-        """The inverse of `to_list`; also reads older state without equality deletes, which is recounted anyway."""
-        *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
+        """The inverse of `to_list`."""
+        *counts, ladder, changed_ms, equality_deletes = values
         small_sizes = tuple((step, files, size) for step, files, size in ladder)
         return cls(*[*counts, small_sizes, changed_ms, equality_deletes])
 

@@ -44,9 +44,6 @@ STATE_VERSION = 3
 """Part of the state's name: state of another version is left alone, and every table is counted once more."""
 FILES_PER_LOOK = 250_000
 """Most files that one look counts in a recount (at least one manifest): about 200 MB if each has its own partition."""
-COUNTED = 2
-"""Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
-OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
 
 
 class StateDamagedError(RetryError):
@@ -95,7 +92,6 @@ class Head:
                 "uuid": self.table_uuid,
                 "snapshot": self.snapshot_id,
                 "sizes": [self.sizes.target, self.sizes.small_below],
-                "counted": COUNTED,
                 "totals": self.totals.to_list(),
                 "drift": self.drift,
                 "recount": list(astuple(recount)) if recount else None,
@@ -112,15 +108,14 @@ class Head:
         """
         try:
             tree = json.loads(text)
-            same = tree.get("counted") == COUNTED
             return cls(
                 tree["uuid"],
                 tree["snapshot"],
-                FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
+                FileSizes(*tree["sizes"]),
                 PartitionCounts.from_list(tree["totals"]),
                 tree["drift"],
                 Recount(*tree["recount"]) if tree["recount"] else None,
-                tree.get("begun_anew", 0),
+                tree["begun_anew"],
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateDamagedError(error) from error

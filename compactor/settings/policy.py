@@ -21,12 +21,7 @@ from compactor.settings.texts import FILTER, Glob
 from compactor.settings.units import Bytes, Seconds
 from compactor.table_names import TableName
 
-Strategy = Annotated[
-    Literal["tiered", "threshold"], BeforeValidator(lambda given: "tiered" if given == "auto" else given)
-]
-"""Earlier versions called `tiered` `auto`."""
-
-
+Strategy = Literal["tiered", "threshold"]
 JobOrder = Annotated[
     Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"],
     BeforeValidator(lambda given: given.lower().replace("_", "-") if isinstance(given, str) else given),
@@ -117,7 +112,7 @@ class PolicyValues(Section):
         description="How the service chooses files. `tiered`: as a log-structured merge, in which each byte is "
         "rewritten a bounded number of times; a merge takes at least min_input_files. `threshold`: all small files of "
         "a partition that has min_input_files of them, as Spark's action. `compact` and `plan` use `threshold` unless "
-        "`--strategy` says otherwise, because no later run continues their work. `auto` means `tiered`.",
+        "`--strategy` says otherwise, because no later run continues their work.",
     )
     growth: float = Field(
         default=8.0,

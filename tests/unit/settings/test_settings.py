@@ -335,12 +335,10 @@ def test_an_override_may_go_back_to_the_tables_own_target() -> None:
     ("policy", "strategy"),
     [
         ({}, "tiered"),
-        ({"strategy": "auto"}, "tiered"),
         ({"min_input_files": 5}, "tiered"),
-        ({"min_input_files": 5, "strategy": "auto"}, "tiered"),
         ({"tables": {"db.events": {"min_input_files": 3}}}, "tiered"),
         ({"strategy": "threshold"}, "threshold"),
-        ({"strategy": "threshold", "tables": {"db.events": {"strategy": "auto"}}}, "tiered"),
+        ({"strategy": "threshold", "tables": {"db.events": {"strategy": "tiered"}}}, "tiered"),
         ({"tables": {"db.events": {"strategy": "threshold"}}}, "threshold"),
     ],
 )

@@ -23,7 +23,7 @@ policy:
   min_input_files: 5
   where: "a = 'x # y'"
   tables:
-    "db.*": {strategy: auto, target_file_size: 1GiB}
+    "db.*": {strategy: tiered, target_file_size: 1GiB}
 tables: {include: ["db.*", "sea.*"]}
 hooks:
   - {kind: trino, uri: "http://me:pass-word@trino:8080", statement: "CALL f()", password_env: TRINO}

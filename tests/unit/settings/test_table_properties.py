@@ -22,7 +22,6 @@ def test_a_property_goes_before_the_files_settings_of_the_table() -> None:
     [
         ({"min_input_files": "3"}, "tiered"),
         ({"strategy": "threshold"}, "threshold"),
-        ({"min_input_files": "3", "strategy": "auto"}, "tiered"),
     ],
 )
 def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], strategy: str) -> None:
