@@ -1,4 +1,4 @@
-"""The docs say what is: generated pages are fresh, the map names every module, the sample settings load."""
+"""The docs say what is: generated pages are fresh, links lead somewhere, the map has every package."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from deploy.generate.settings_page import settings_page
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("compactor", "metrics", "streaming")
 LONGEST_FILE = 550
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def modules() -> list[Path]:
@@ -45,12 +46,24 @@ def test_settings_that_operators_are_told_to_change_exist(page: str) -> None:
     assert not {name for name in missing if not any(each.startswith(f"{name}.") for each in known)}
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_map_names_every_module(module: Path) -> None:
-    sections = (ROOT / "docs" / "map.md").read_text().split("\n## ")
-    folder = f"`{module.parent.relative_to(ROOT)}/`"
-    section = next(part for part in sections if part.startswith(folder))
-    assert f"| `{module.name}` |" in section
+def test_the_map_has_a_line_for_each_package() -> None:
+    page = (ROOT / "docs" / "map.md").read_text()
+    lines = re.findall(r"^\| `((?:compactor|metrics|streaming)/[^`]*)` \|", page, re.MULTILINE)
+    assert sorted(lines) == sorted({f"{path.parent.relative_to(ROOT)}/" for path in modules()})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https://)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -65,9 +65,3 @@ def test_the_commit_event_of_the_guide_is_understood() -> None:
     decoded = decode(RawEvent(key, value, (), 1), (canonical.DECODER,))
     assert isinstance(decoded, TableChanged)
     assert (decoded.catalog, decoded.namespace, decoded.name) == ("lake", ("db",), "events")
-
-
-@pytest.mark.parametrize("path", [*GUIDES, *WRITERS], ids=lambda path: path.stem)
-def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
-        assert target.startswith("https://") or (path.parent / target).exists(), target

@@ -71,16 +71,6 @@ def test_the_settings_of_the_page_are_accepted(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "firnline.yaml", {}).kafka.bootstrap_servers == "kafka:9092"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        file = page.parent / target if target else page
-        assert target.startswith("https://") or file.exists(), target
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
-
-
 def test_the_notifications_that_a_bucket_has_are_kept() -> None:
     """S3 replaces the whole configuration of the bucket: other systems would hear no more."""
     page = (ROOT / "docs" / "writers" / "s3.md").read_text()
