@@ -16,7 +16,7 @@ from compactor.filter_syntax import parse_filter
 from compactor.filters.binding import bind
 from compactor.filters.predicates import matches
 from compactor.filters.projection import project
-from deploy.generate.where_page import MOMENTS, projected, time_filters, where_page
+from deploy.generate.where_page import projected, time_filters, where_page
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +45,19 @@ SAYS: dict[str, Callable[[dt.datetime, dt.datetime, dt.datetime], bool]] = {
     "IN": lambda at, low, high: at in {low, high},
     "BETWEEN": lambda at, low, high: low <= at <= high,
 }
+MOMENTS = {
+    "The first moment of a year": ("2024-01-01 00:00:00", "2025-01-01 00:00:00"),
+    "The first moment of an hour": ("2024-01-15 10:00:00", "2024-01-16 10:00:00"),
+    "Within an hour": ("2024-01-15 10:30:00", "2024-02-29 23:59:59.999999"),
+    "Before 1970": ("1969-12-31 23:30:00", "1969-12-31 23:45:00"),
+    "The first moment of 1970": ("1970-01-01 00:00:00", "1970-01-01 00:30:00"),
+    "Summer time begins: 01:30 UTC, and half an hour of UTC later": (
+        "2024-03-31 03:30:00+02:00",
+        "2024-03-31 04:00:00+02:00",
+    ),
+    "Summer time ends: 02:30 twice, an hour apart": ("2024-10-27 02:30:00+02:00", "2024-10-27 02:30:00+01:00"),
+}
+"""Two moments each, the earlier one first, as written in a filter."""
 PAIRS = [tuple(dt.datetime.fromisoformat(text) for text in pair) for pair in MOMENTS.values()]
 CASES = [
     (text, operator, *(at if at.tzinfo else at.replace(tzinfo=UTC) for at in pair))
