@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.scale.files import read_figures, read_prices
-from tests.benchmarks.scale.incidents import first_start, lost_service
+from tests.benchmarks.scale.incidents import first_start
 from tests.benchmarks.scale.model import (
     Lake,
     Service,
@@ -122,17 +122,6 @@ def test_the_services_needed_suffice_and_one_fewer_does_not(lake: Lake) -> None:
     assert all(each.share <= SERVICE.busy for each in limits if divided(each))
     if count > 1:
         assert fullest(lake, COSTS, SERVICE, count - 1) > SERVICE.busy
-
-
-@settings(deadline=None, max_examples=examples(30))
-@given(lakes(), services)
-def test_the_loss_of_one_service_loads_the_others_more(lake: Lake, count: int) -> None:
-    lost = lost_service(lake, CHEAP_OWNER, SERVICE, count, 47.0)
-    if count == 1:
-        assert lost is None
-        return
-    assert lost is not None
-    assert lost.driver_after >= load(lake, CHEAP_OWNER, SERVICE, count).driver
 
 
 @settings(deadline=None, max_examples=examples(20))

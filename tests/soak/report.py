@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,67 +39,35 @@ them, from its tenth minute on, as the median of the second half by the median o
 | Flink's upserts: equality and position deletes | V2 | 40 % |
 
 Writers reach the catalog through a proxy that rolls a `replace` snapshot back when a writer's commit conflicts with it,
-as Apache Polaris does. Iceberg's MERGE and DELETE check before they send their commit whether files that they have
-scanned were rewritten. The proxy cannot help there: the writer makes its commit again.
+as Apache Polaris does.
 
-## What grows, and until when
-
-An hour without faults, 30 commits a minute, looked at every minute: growth ends within half an hour.
-
-| | start | 1 min | 10 min | 27 min | 59 min |
-|---|---|---|---|---|---|
-| driver, MB | 231 | 298 | 369 | 432 | 439 |
-| JVM, MB | 441 | 559 | 638 | 696 | 701 |
-| workers, MB | 358 | 627 | 629 | 631 | 639 |
-| driver, open files | 31 | 75 | 134 | 139 | 139 |
-| JVM, open files | 349 | 371 | 370 | 371 | 370 |
-
-- Driver: what Python holds (1.2 million blocks), glibc (65 MB) and Arrow (2 MB) is flat from the tenth minute on. What
-  came later are pages that allocators keep for their next use.
-- JVM: pages of a heap of 378 MB that are used for the first time. Classes (164 MB) and code (60 MB) are flat. Live
-  objects grew from 98 to 111 MB: Spark remembered a thousand finished stages. It remembers a hundred now.
-- Open files: Arrow's pool of connections to the store, 26 of three descriptors each. One that the store has closed
-  stays until its next use. Of the JVM's files, 292 are jars.
-- With faults the same pools fill later: more requests are under way at once when a service answers again.
+Without faults, growth ends within half an hour: pools of connections, and pages of Java's heap that are used for the
+first time. With faults the same pools fill later.
 """
 
 
 def report(soaks: Sequence[Mapping[str, Any]]) -> str:
     """The page."""
-    seeds = [f"seed {each['seed']}" for each in soaks]
-    machines = [
-        f"- Seed {each['seed']}, commit {each['commit']}, on: {each['machine'].splitlines()[0]}" for each in soaks
-    ]
-    lines = [HEAD, *machines]
-    lines += ["", "## Figures", ""]
-    lines += [f"| | {' | '.join(seeds)} |", f"|---|{'---|' * len(seeds)}"]
-    for name in dict.fromkeys(name for each in soaks for name in each["figures"]):
-        lines.append(f"| {name} | {' | '.join(_number(each['figures'].get(name)) for each in soaks)} |")
-    lines += ["", f"![Small files, memory, threads, open files and age of debt]({PLOT})", "", "## What was broken", ""]
-    for each in soaks:
-        faults = Counter(minute["fault"] for minute in each["minutes"] if minute["fault"])
-        told = "; ".join(f"{name} ({count})" for name, count in sorted(faults.items()))
-        lines.append(f"- Seed {each['seed']}, {len(each['minutes'])} minutes: {told or 'nothing'}.")
-    lines += ["", "## Alerts that fired", ""]
-    lines += [f"- Seed {each['seed']}: {'; '.join(each['alerts']) or 'none'}." for each in soaks]
+    lines = [HEAD, _row("", [f"seed {each['seed']}" for each in soaks]), f"|---|{'---|' * len(soaks)}"]
+    names = dict.fromkeys(name for each in soaks for name in each["figures"] if not name.endswith("per hour"))
+    lines += [_row(name, [_number(each["figures"].get(name)) for each in soaks]) for name in names]
     lines += [
-        "",
-        "## What the service could not do at once",
-        "",
-        "It tried again later, or left the files as they were.",
-        "",
+        _row("minutes", [f"{len(each['minutes'])}" for each in soaks]),
+        _row("faults", [f"{sum(bool(minute['fault']) for minute in each['minutes'])}" for each in soaks]),
+        _row("alerts that fired", ["; ".join(each["alerts"]) or "none" for each in soaks]),
+        _row("runs that failed, and were made again", [_counts(each["troubles"]) for each in soaks]),
+        _row("expectations that were not met", ["; ".join(each["wrong"]) or "none" for each in soaks]),
+        _row("machine", [each["machine"].splitlines()[0] for each in soaks]),
     ]
-    for each in soaks:
-        told = "; ".join(f"{name} ({count})" for name, count in each["troubles"].items())
-        lines.append(f"- Seed {each['seed']}: {told or 'nothing'}.")
-    lines += ["", "## Expectations that were not met", ""]
-    for each in soaks:
-        lines += [
-            f"- Seed {each['seed']}: {what}: {seen.splitlines()[0][:300]}" for what, seen in each["wrong"].items()
-        ]
-        if not each["wrong"]:
-            lines.append(f"- Seed {each['seed']}: none.")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", f"![Small files, memory, threads, open files and age of debt]({PLOT})"]) + "\n"
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _counts(troubles: Mapping[str, int]) -> str:
+    return "; ".join(f"{name} ({count})" for name, count in troubles.items()) or "none"
 
 
 def _number(value: float | None) -> str:

@@ -390,7 +390,7 @@ class Limit:
 def limits_of(lake: Lake, service: Service, needed: Load) -> list[Limit]:
     """Every resource, the fullest first."""
     found = [
-        Limit("driver: one core of Python", needed.driver, 1.0, "one more service (`service.shard_group`)"),
+        Limit("driver: one core of Python", needed.driver, 1.0, "one more service (`service.shard`)"),
         Limit("query: one task decodes all events", needed.task, 1.0, "fewer events: no setting, no service helps"),
         Limit("look threads", needed.threads, service.looks_per_catalog, "`service.looks_per_catalog`"),
         Limit("runs at once", needed.runs_at_once, service.concurrent_runs, "`service.concurrent_runs`"),

@@ -11,15 +11,11 @@ from tests.benchmarks.scale.files import Figures
 from tests.benchmarks.scale.model import GIGABYTE, HOUR, Lake, Prices, Service
 from tests.benchmarks.scale.queueing import Latency
 from tests.benchmarks.scale.scenarios import (
-    SILENT_SECONDS,
     Answer,
     answer,
     bench_fleet_case_a,
     by_services,
-    hot_table,
     reference,
-    settings,
-    variations,
 )
 
 WIDTH = 120
@@ -78,13 +74,8 @@ def page(figures: Figures, prices: Prices, price_file: dict[str, Any], lake: Lak
         "## The answer\n\n" + _answer(main),
         "## What fills up first\n\n" + _limits(main),
         "## More services\n\n" + _services(main, figures),
-        "## Settings, one at a time\n\n" + _settings(main, figures, prices),
-        "## What if\n\n" + _what_if(main, figures, prices),
         "## Latency\n\n" + _latency(main, figures),
-        "## Unit costs\n\n" + _unit_costs(figures),
-        "## Inputs that are assumptions\n\n" + _assumptions(lake, service),
-        "## Prices\n\n" + _prices(price_file),
-        TRUST,
+        TRUST.format(prices=price_file["about"], cloud=price_file["cloud"], read_on=price_file["read_on"]),
     ]
     return "\n\n".join(wrapped(block) for part in parts for block in part.strip().split("\n\n")) + "\n"
 
@@ -112,18 +103,15 @@ figures. The model is `tests/benchmarks/scale/model.py`, closed formulas; the qu
 TRUST = """
 ## How far to trust this
 
-- **Measured here:** the unit costs in the first table. The machine was shared and busy, so processor seconds are given,
-  not wall time; on a quiet machine they are lower. Tables lay on local disk: calls to a real store add waiting, and
-  some processor time, which is not in them. Memory was measured with a SQL catalog, looks with a REST catalog.
-- **Counted, not timed:** requests of a splice, from a real S3 server on this machine. Requests of looks and commits
-  follow from the code (one HEAD and one GET for each metadata object). A run makes 12 catalog calls by the estimate of
-  `compactor/planning/budget.py`.
-- **Extrapolated:** everything for more than one service; memory above 10,000 tables; executors above two cores. The
-  model has no cost for Spark's scheduler with thousands of tasks a second, and none for the network.
-- **Assumed:** all inputs in the list above. Rewritten bytes are a replay of the policy on equal files; your files are
-  not equal. Every rewrite of a partition counts as a run of its own, the worst case.
+- **Measured:** the unit costs in `tests/benchmarks/scale/unit_costs.json`, in processor seconds, on local disk; a real
+  store adds waiting. `make bench-unit-costs ARGS=--keep` measures them anew.
+- **Extrapolated:** everything for more than one service, memory above 10,000 tables, executors above two cores.
+- **Assumed:** how much the catalog can do, how long its calls and a run take, sizes and numbers of files, how busy a
+  service may be. `make scale-model ARGS=--help` lists these inputs. Every rewrite of a partition counts as a run of its
+  own, the worst case.
+- **Prices:** {prices} {cloud}; read on {read_on}; sources in `tests/benchmarks/scale/prices.json`.
 - **Left out:** storage, traffic between zones, Kafka, the catalog's own machines, the history table, refresh hooks,
-  merges of manifests, delete files, encrypted or sorted tables (engine `spark`).
+  merges of manifests, delete files, the engine `spark`.
 """
 
 
@@ -142,7 +130,7 @@ def _answer(main: Answer) -> str:
         f"{dollars(bill.requests)}, catalog {dollars(bill.catalog)}"
     )
     rows = [
-        ("services in one `service.shard_group`", services_of(main)),
+        ("services that divide the tables (`service.shard`)", services_of(main)),
         ("cores and memory of each", f"{main.cores_each} cores, {load.memory / GIGABYTE:.1f} GB"),
         ("cores of all executors", f"{main.executor_cores} (slots in use: {load.slots:.0f})"),
         ("catalog calls a second", calls),
@@ -177,7 +165,7 @@ def _limits(main: Answer) -> str:
         f"First is **{first.resource}**: {first.remedy}. Of the resources that more services divide, "
         f"**{own.resource}** is the fullest, and so sets the number of services: {own.remedy}. The catalog is shared "
         "by all services, and each decodes all events: more services do not help there. All other rows are those of "
-        "one service. The capacity of the catalog and the duration of a run are assumptions (below), so measure yours "
+        "one service. The capacity of the catalog and the duration of a run are assumptions, so measure yours "
         "first; of what was measured here, the driver's core is the scarcest."
     )
 
@@ -208,95 +196,6 @@ def _services(main: Answer, figures: Figures) -> str:
     )
 
 
-def _settings(main: Answer, figures: Figures, prices: Prices) -> str:
-    rows = [_line("default", main)]
-    rows += [
-        _line(name, answer(name, main.lake, figures.costs, prices, changed)) for name, changed in settings(main.service)
-    ]
-    return table(HEADING, rows) + LIMITS_TEXT
-
-
-HEADING = ("", "services", "executors' cores", "catalog calls/s", "p50 / p99", "first to fill up", "dollars per month")
-LIMITS_TEXT = """
-
-`limits.catalog_calls_per_hour`, `limits.requests_per_hour` and `limits.bytes_per_hour` cap runs of **each** service, so
-divide what the lake may cost by the number of services. Runs that they hold back wait: debt grows, the ledger's latency
-does not. `commit.groups` and `commit.bytes` matter for large runs only: at the reference lake a run has one file group.
-"""
-
-
-def _line(name: str, found: Answer) -> tuple[str, ...]:
-    first = found.first_limit
-    return (
-        name,
-        services_of(found),
-        str(found.executor_cores),
-        f"{found.load.catalog_calls:,.0f}",
-        simulated(found.latency),
-        f"{first.resource}, {share(first.share)}",
-        dollars(found.bill.total),
-    )
-
-
-def _what_if(main: Answer, figures: Figures, prices: Prices) -> str:
-    found = [answer(name, lake, figures.costs, prices, main.service) for name, lake in variations(main.lake)]
-    rows = [_line("reference", main), *(_line(each.name, each) for each in found)]
-    text = "\n\n".join(_cases(main, figures, found[0]))
-    return f"{table(HEADING, rows)}\n\n{text}"
-
-
-def _cases(main: Answer, figures: Figures, ten: Answer) -> list[str]:
-    costs, services = figures.costs, main.load.services
-    hot = hot_table(main.lake, costs, main.service, services)
-    owner, events = costs.owner(ten.load.services), ten.lake.commits_per_hour / HOUR
-    ten_times = (
-        f"**10 times the commits**: {ten.first_limit.resource} is first, {share(ten.first_limit.share)}. "
-        f"{ten.load.rewrites.runs:,.0f} runs a second cause most of it. More services stop helping: each of "
-        f"{ten.load.services} finds the owner of {events:,.0f} events a second, {number(events * owner)} cores of "
-        "Python. Commit less often first: half as many commits of twice the size are about half as many looks and runs."
-    )
-    idle = (
-        "**Commits to one partition**: a partition of a busy table then rests longer than "
-        "`policy.settle_after_seconds` after each commit, and settling merges follow. Settings that fit the writers "
-        "save more than any number of services."
-    )
-    one_table = (
-        f"**One hot table**, {hot.commits_second:.0f} commits a second: one look for {hot.commits_a_look:.0f} commits, "
-        f"and {number(hot.alone)} cores of Python in its service, which is then {share(hot.driver)} busy. Events of "
-        f"that service: {simulated(hot.latency)}. A table belongs to one service and has one commit lane: no setting "
-        "divides it. A longer `service.trigger_seconds` saves catalog calls, but each commit's manifest list is read."
-    )
-    first = (
-        f"**First start**: every table is counted once: {main.first.catalog_calls:,} catalog calls and "
-        f"{main.first.gets:,.0f} requests to the store. It takes {seconds(main.first.seconds)} with {services} "
-        f"services, limited by {main.first.bound}. Events have a lane of their own before it."
-    )
-    larger = (
-        "**Larger lakes**: the formulas say how many services suffice on average. They do not say that a Kafka group "
-        "of hundreds of members, or a catalog with thousands of calls a second, works well."
-    )
-    lost = "**A lost service**: there is only one."
-    if main.lost is not None:
-        lost = (
-            f"**A lost service**: its tables have no owner for at most {SILENT_SECONDS:.0f} s. Then the others count "
-            f"them, {seconds(main.lost.counting_seconds)} beside their own work, and each is "
-            f"{share(main.lost.driver_after)} busy. Its running rewrites are lost work."
-        )
-    return [ten_times, idle, one_table, first, _never_compacted(main), lost, larger]
-
-
-def _never_compacted(main: Answer) -> str:
-    found, executors = main.backlog, 1_000
-    return (
-        f"**A lake that was never compacted**: all of its {main.lake.bytes / 1e15:g} PB in files of "
-        f"{main.lake.file_bytes / 1024:.0f} KiB are {number(found.files)} files. To list them takes "
-        f"{number(found.counting_seconds / HOUR)} core hours of all services together, to merge them "
-        f"{number(found.core_seconds / HOUR)} core hours: {seconds(found.core_seconds / executors)} with {executors:,} "
-        f"executor cores, if nothing else is slow. {number(found.gets)} GET, {number(found.puts)} PUT, "
-        f"{dollars(found.dollars)} once. `limits.bytes_per_hour` spreads it."
-    )
-
-
 FLEET = (
     ("a", "30 commits/s over 100 tables: event → ledger, p50", "case_a_p50_seconds", "s"),
     ("a", "the same, p99", "case_a_p99_seconds", "s"),
@@ -324,88 +223,4 @@ def _latency(main: Answer, figures: Figures) -> str:
         f"the next micro-batch. For case a of `make bench-fleet` (one service, a quiet machine) the simulation says "
         f"{simulated(fleet)}.\n\nFigures of `make bench-fleet` on real processes. {measured}\n\n"
         f"{table(('case', 'what', 'measured'), rows)}"
-    )
-
-
-NAMES = {
-    "event_on_spark": "an event: JVM and decoding worker",
-    "event_row": "an event: its row in the driver",
-    "event_decode": "an event: the decoder alone (part of the first)",
-    "event_owner": "an event: whose table",
-    "event_owner_member": "the same, more for each service of the group",
-    "event_inbox": "an event of an own table: inbox",
-    "batch_driver": "a micro-batch: driver",
-    "batch_spark": "a micro-batch: JVM and worker",
-    "look_unchanged": "a look at an unchanged table (REST, 304)",
-    "look_new_snapshot": "a look at a new snapshot, {} snapshots in the metadata",
-    "look_further_snapshot": "each further commit that a look finds",
-    "first_count_table": "a first count: the table",
-    "first_count_manifest": "a first count: each manifest",
-    "first_count_partition": "a first count: each partition with its files",
-    "run_driver": "a run: driver (load, plan, check, commit)",
-    "run_jvm": "a run: JVM",
-    "run_workers": "a run: Python workers",
-    "run_output_driver": "each output of a run: driver",
-    "run_output_jvm": "each output of a run: JVM",
-    "run_output_workers": "each output of a run: Python workers",
-    "splice_file": "a splice inside S3: each input file",
-}
-SIZES = {
-    "memory_table": "driver's memory for a table",
-    "memory_partition": "driver's memory for a partition with debt",
-    "disk_table": "state on disk for a table",
-    "disk_partition": "state on disk for a partition",
-}
-REQUESTS = {
-    "splice_gets_file": "GET for each input of a splice",
-    "splice_copies_file": "COPY for each input",
-    "splice_gets_output": "GET and HEAD for each output",
-    "splice_puts_output": "PUT and POST for each output",
-}
-
-
-def _unit_costs(figures: Figures) -> str:
-    measured = figures.measured
-    rows = []
-    for name, what in NAMES.items():
-        if name == "look_new_snapshot":
-            found = sorted((int(count), cost) for count, cost in measured[name].items())
-            rows += [(what.format(f"{count:,}"), seconds(cost)) for count, cost in found]
-        else:
-            rows.append((what, seconds(measured[name])))
-    rows += [(what, f"{number(measured[name])} bytes") for name, what in SIZES.items()]
-    rows += [(what, number(measured[name])) for name, what in REQUESTS.items()]
-    taken = [(f"`{name}`", f"{each['value']:.3g}", each["from"]) for name, each in figures.taken.items()]
-    return (
-        f"Measured by `make bench-unit-costs`, {figures.measured_on}: {figures.machine}. Processor seconds (user and "
-        f"system) of firnline's own processes. {figures.remarks}\n\n"
-        f"{table(('one of', 'cost'), rows)}\n\nTaken from other pages:\n\n{table(('', 'value', 'from'), taken)}"
-    )
-
-
-def _assumptions(lake: Lake, service: Service) -> str:
-    rows = [
-        ("`catalog_capacity`", f"{lake.catalog_capacity:,.0f} calls/s", "all catalogs together; yours may do less"),
-        ("`catalog_seconds`", seconds(lake.catalog_seconds), "wall time of one call"),
-        ("`store_seconds`", seconds(lake.store_seconds), "wall time of a look's reads: two objects"),
-        ("`batch_seconds`", seconds(lake.batch_seconds), "wall time of a small micro-batch"),
-        ("`run_seconds`", seconds(lake.run_seconds), "wall time of a small run, plan to commit"),
-        ("`copy_bytes_second`", f"{lake.copy_bytes_second / 1e6:.0f} MB/s", "what one slot copies inside the store"),
-        ("`encoded`", f"{lake.encoded:g}", "times that a byte is decoded and encoded; later rewrites copy it"),
-        ("`manifests`, `snapshots`", f"{lake.manifests}, {lake.snapshots}", "of each table"),
-        ("`busy`", share(service.busy), "how full a resource may be on average"),
-        ("memory of a service", f"{service.memory / GIGABYTE:.0f} GB", "limit of the pod"),
-    ]
-    return table(("input", "value", "what it is"), rows)
-
-
-def _prices(tree: dict[str, Any]) -> str:
-    rows = []
-    for name, each in tree["prices"].items():
-        value = f"${each['dollars']:g}" if "dollars" in each else f"{each['bytes'] / 1024**3:g} GiB"
-        source = f"<{each['source']}>" if each["source"].startswith("http") else each["source"]
-        rows.append((f"`{name}`", value, each["per"], each["dated"], source))
-    return (
-        f"{tree['about']} {tree['cloud']}; read on {tree['read_on']}. They are in "
-        f"`tests/benchmarks/scale/prices.json`.\n\n{table(('input', 'value', 'for', 'dated', 'source'), rows)}"
     )

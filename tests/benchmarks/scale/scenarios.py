@@ -1,12 +1,11 @@
-"""The questions of docs/scale.md: the reference lake, its variations, and each setting one at a time. Pure."""
+"""The questions of docs/scale.md about the reference lake. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streaming.kafka.membership import HEARTBEAT_SECONDS, SESSION_SECONDS, SETTLE_SECONDS
-from tests.benchmarks.scale.incidents import Backlog, FirstStart, Lost, backlog, first_start, lost_service
+from tests.benchmarks.scale.incidents import FirstStart, first_start
 from tests.benchmarks.scale.model import (
     HOUR,
     Bill,
@@ -30,8 +29,6 @@ from tests.benchmarks.scale.model import (
 from tests.benchmarks.scale.queueing import Latency, simulate, station
 
 SIMULATED_SECONDS = 300.0
-SILENT_SECONDS = SESSION_SECONDS + HEARTBEAT_SECONDS + SETTLE_SECONDS
-HOT_COMMITS_SECOND = 10.0
 PETABYTE = 1e15
 
 
@@ -60,8 +57,6 @@ class Answer:
     executor_cores: int
     latency: Latency
     first: FirstStart
-    backlog: Backlog
-    lost: Lost | None
 
     @property
     def first_limit(self) -> Limit:
@@ -99,65 +94,6 @@ def answer(
         executor_cores=executor_cores(costs, prices, service, needed),
         latency=simulate(station(lake, costs, service, count), SIMULATED_SECONDS),
         first=first_start(lake, costs, service, count),
-        backlog=backlog(lake, costs, prices),
-        lost=lost_service(lake, costs, service, count, SILENT_SECONDS),
-    )
-
-
-def variations(lake: Lake) -> list[tuple[str, Lake]]:
-    """What happens when the lake grows."""
-    larger = tuple(replace(each, tables=10 * each.tables) for each in lake.classes)
-    return [
-        ("10 times the commits", replace(lake, commits_per_hour=10 * lake.commits_per_hour)),
-        ("10 times the tables, as many commits", replace(lake, classes=larger, bytes=10 * lake.bytes)),
-        ("commits to one partition, not two", replace(lake, commit_partitions=1)),
-        ("files of 8 MiB, not 0.5", replace(lake, file_bytes=16 * lake.file_bytes)),
-        ("1,000 snapshots kept, not 100", replace(lake, snapshots=1000)),
-    ]
-
-
-def settings(service: Service) -> list[tuple[str, Service]]:
-    """Each setting one at a time."""
-    return [
-        ("`service.trigger_seconds` 1 → 10", replace(service, trigger_seconds=10.0)),
-        ("`service.sweep_seconds` 300 → 60", replace(service, sweep_seconds=60.0)),
-        ("`service.sweep_seconds` 300 → 1800", replace(service, sweep_seconds=1800.0)),
-        ("`service.looks_per_catalog` 4 → 1", replace(service, looks_per_catalog=1)),
-        ("`service.looks_per_catalog` 4 → 16", replace(service, looks_per_catalog=16)),
-        ("`service.concurrent_runs` 16 → 4", replace(service, concurrent_runs=4)),
-        ("`service.concurrent_runs` 16 → 48", replace(service, concurrent_runs=48)),
-        ("`policy.settle_after_seconds` 600 → 86400", replace(service, settle_after_seconds=86_400.0)),
-        ("`policy.growth` 8 → 4", replace(service, growth=4.0)),
-    ]
-
-
-@dataclass(frozen=True)
-class Hot:
-    """One table with many commits a second beside the reference lake. Only its own service notices it.
-
-    `driver`: cores of Python of that service, `alone`: of which for this table; `commits_a_look`.
-    """
-
-    commits_second: float
-    commits_a_look: float
-    alone: float
-    driver: float
-    latency: Latency
-
-
-def hot_table(lake: Lake, costs: UnitCosts, service: Service, services: int) -> Hot:
-    """The service that owns the hot table."""
-    rate = HOT_COMMITS_SECOND
-    looks = 1 / service.trigger_seconds
-    alone = looks * costs.look(lake.snapshots) + (rate - looks) * costs.look_further_snapshot
-    one = station(lake, costs, service, services)
-    hot = replace(one, classes=(*one.classes, (1, rate)))
-    return Hot(
-        commits_second=rate,
-        commits_a_look=rate / looks,
-        alone=alone,
-        driver=load(lake, costs, service, services).driver + alone,
-        latency=simulate(hot, SIMULATED_SECONDS),
     )
 
 
