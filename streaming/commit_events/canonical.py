@@ -1,7 +1,7 @@
 """The canonical commit event: one JSON object, modelled on the events endpoint proposed for the REST catalog.
 
-The table watcher publishes it, and writers may. `source` in the event is the name of the sender: free text that
-firnline does not read.
+`firnline emit` and `request` publish it, and writers may. `source` in the event is the name of the sender: free text
+that firnline does not read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from streaming.commit_events.strict_json import Fields, JsonDecoder, mark
 
 SOURCE = "canonical"
 UPDATE = "update-table"
-REPORT, FULL = "firnline.report", "full"
-CONTINUES, TRUE = "firnline.continues", "true"
 REQUEST, EVERYTHING = "firnline.request", "*"
 
 # A created or registered table can have files. Other operations (drops, renames, views) add none.
@@ -54,8 +52,6 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         ref_name=fields.optional_text("ref-name"),
         operation=fields.optional_text("operation"),
         metadata_location=metadata_location,
-        report=summary.optional_text(REPORT) == FULL,
-        continues=summary.optional_text(CONTINUES) == TRUE,
         request="" if request == EVERYTHING else request,
     )
 
@@ -75,9 +71,7 @@ def _key(changed: TableChanged) -> bytes:
 
 
 def _written(changed: TableChanged, sender: str) -> dict[str, Any]:
-    summary = ({REPORT: FULL} if changed.report else {}) | ({CONTINUES: TRUE} if changed.continues else {})
-    if changed.request is not None:
-        summary[REQUEST] = changed.request or EVERYTHING
+    summary = None if changed.request is None else {REQUEST: changed.request or EVERYTHING}
     optional = {
         "catalog": changed.catalog,
         "table-uuid": changed.table_uuid,
@@ -85,7 +79,7 @@ def _written(changed: TableChanged, sender: str) -> dict[str, Any]:
         "snapshot-id": changed.snapshot_id,
         "operation": changed.operation,
         "metadata-location": changed.metadata_location,
-        "summary": summary or None,
+        "summary": summary,
     }
     required = {
         "event-id": changed.event_id,

@@ -59,8 +59,7 @@ class RawEvent:
 class TableChanged:
     """A table may have changed and must be counted. `source`: name of the decoder, not of the event's sender.
 
-    `report`: the ledger must report all counts of the table. `continues`: continue a long recount. `request`: a person
-    requests a rewrite of the partitions of this filter, or of all (empty).
+    `request`: a person requests a rewrite of the partitions of this filter, or of all (empty).
 
     `catalog`: as the source calls it: a catalog, warehouse, account or repository. `realm`: what the source calls the
     owner of that catalog, if one source serves several (a realm of Polaris). Settings translate both to a configured
@@ -78,8 +77,6 @@ class TableChanged:
     ref_name: str | None = None
     operation: str | None = None
     metadata_location: str | None = None
-    report: bool = False
-    continues: bool = False
     request: str | None = None
     realm: str | None = None
 

@@ -124,12 +124,7 @@ class LetterDecoder:
         bad = next((each for each in parts if isinstance(each, BadEvent)), None)
         if bad is not None:
             return bad if self.shard.owns_record(record.topic, record.partition, record.offset) else ()
-        tables = tuple(
-            each.table
-            for each in parts
-            # Events of older versions to themselves: a table that was dropped since then is no news.
-            if isinstance(each, Named) and not (each.event.report or each.event.continues)
-        )
+        tables = tuple(each.table for each in parts if isinstance(each, Named))
         return tables if tables and self.shard.owns(tables[0]) else ()
 
 

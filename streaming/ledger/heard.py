@@ -12,7 +12,7 @@ class Heard:
     """One usable commit event.
 
     `source`: name of the decoder. `timestamp_ms`: of the event, milliseconds since the epoch. `writes`: the event
-    announces a writer's commit; it is no rewrite, no requested rewrite and no event of an older firnline to itself.
+    announces a writer's commit; it is no rewrite and no requested rewrite.
     `request`: filter of a requested rewrite, empty for all partitions, else None. `snapshot_id`: the snapshot that the
     event announces, if it says so; `metadata_location`: the metadata file, of an event that named no table.
     """

@@ -46,7 +46,7 @@ FULL = {
     "sequence-number": 7,
     "operation": "append",
     "metadata-location": "s3://lake/db/orders/metadata/7.metadata.json",
-    "summary": {"firnline.report": "full", "firnline.continues": "true", "added-files": "3"},
+    "summary": {"firnline.request": "day = 1", "added-files": "3"},
     "of-a-later-version": [{"x": None}],
 }
 LEAST = {"event-id": "e-2", "identifier": {"namespace": ["db"], "name": "orders"}}
@@ -138,7 +138,7 @@ def _answer(source: str, answer: dict[str, Any]) -> Decoded:
 def canonical_fixtures() -> list[Fixture]:
     full = TableChanged(
         "canonical", "e-1", "lake", ("db", "über"), "orders", 1_700_000_000_000, UUID, 8744736658442914487,
-        "main", "append", "s3://lake/db/orders/metadata/7.metadata.json", report=True, continues=True,
+        "main", "append", "s3://lake/db/orders/metadata/7.metadata.json", request="day = 1",
     )  # fmt: skip
     located = LocationChanged("canonical", "e-4", LOCATED["metadata-location"], ARRIVED_MS)
     drop = {"event-id": "e-3", "operation-type": "drop-table"}

@@ -54,8 +54,6 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
         ref_name=st.none() | NAMES,
         operation=st.none() | NAMES,
         metadata_location=st.none() | NAMES,
-        report=st.booleans(),
-        continues=st.booleans(),
         request=st.none() | st.just("") | NAMES.filter(lambda text: text != canonical.EVERYTHING),
     )
 )
@@ -67,14 +65,14 @@ def test_what_is_encoded_is_decoded(announced):
 
 
 def test_an_encoded_event_has_the_documented_fields():
-    value = json.loads(canonical.encode(changed(report=True), sender="watcher")[1])
+    value = json.loads(canonical.encode(changed(request=""), sender="someone")[1])
     assert value == {
         "event-id": "e-2",
-        "source": "watcher",
+        "source": "someone",
         "timestamp-ms": ARRIVED_MS,
         "operation-type": "update-table",
         "identifier": {"namespace": ["db"], "name": "orders"},
-        "summary": {"firnline.report": "full"},
+        "summary": {"firnline.request": "*"},
     }
 
 
@@ -105,8 +103,8 @@ def test_an_encoded_event_has_the_documented_fields():
         ({"of-a-later-version": float("inf")}, "invalid_json"),
         ({"table-uuid": "orders"}, "invalid_text"),
         ({"table-uuid": "{" + UUID + "}"}, "invalid_text"),
-        ({"summary": "firnline.report"}, "wrong_type"),
-        ({"summary": {"firnline.report": True}}, "wrong_type"),
+        ({"summary": "firnline.request"}, "wrong_type"),
+        ({"summary": {"firnline.request": True}}, "wrong_type"),
     ],
 )
 def test_the_canonical_decoder_is_strict(change, reason):
@@ -133,8 +131,8 @@ def test_loose_json_is_refused(value):
     [
         ({"catalog": None, "snapshot-id": None, "summary": None}, changed()),
         ({"table-uuid": UUID.upper()}, changed(table_uuid=UUID)),
-        ({"summary": {"firnline.report": "partial", "firnline.continues": "yes", "x": 1}}, changed()),
-        ({"summary": {"firnline.continues": "true"}}, changed(continues=True)),
+        ({"summary": {"x": 1}}, changed()),
+        ({"summary": {"firnline.request": "id = 1"}}, changed(request="id = 1")),
         ({"operation-type": "register-table"}, changed()),
         ({"timestamp-ms": 0}, changed(timestamp_ms=0)),
     ],

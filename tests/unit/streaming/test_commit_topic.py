@@ -15,7 +15,7 @@ from streaming.kafka import topic_sample
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, kind_of, refusal
 
 CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"
-OWN = canonical.encode(TableChanged("test", "1", "lake", ("db",), "t", 5, report=True))[1]
+OWN = canonical.encode(TableChanged("test", "1", "lake", ("db",), "t", 5))[1]
 OF_A_WRITER = b'{"event-id": "1", "identifier": {"namespace": ["db"], "name": "t"}}'
 RUBBISH = (b"", b"\x00\xff", b"an event", b'{"before": null, "after": {"id": 1}}', None, b"\xc2\x01", b'{"event-id"')
 

@@ -88,8 +88,6 @@ def test_of_an_event_names_and_flags_are_left() -> None:
     ("fields", "request_"),
     [
         ({"operation": "replace"}, None),
-        ({"report": True}, None),
-        ({"continues": True}, None),
         ({"request": ""}, ""),
         ({"request": "id > 3"}, "id > 3"),
     ],
@@ -133,7 +131,7 @@ def headers_of_batch(decoder: LetterDecoder, batch: pa.RecordBatch) -> list[list
 
 def test_the_first_pass_counts() -> None:
     decoder = LetterDecoder(SOURCES, EVERYTHING)
-    values = (event(), event(), b"rubbish", None, None, event("gone"), event("gone", report=True))
+    values = (event(), event(), b"rubbish", None, None, event("gone"))
     gone = TableName("lake", ("db",), "gone")
     assert counted(decoder, *values) == ({"unrecognised": 1, "tombstone": 2}, {(TABLE,): 2, (gone,): 1})
     assert counted(decoder) == ({}, {})
@@ -197,12 +195,6 @@ def test_of_an_event_with_a_bad_part_the_rest_is_heard_and_a_letter_written() ->
     (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
     assert letter["firnline.reason"] == b"invalid_text"
     assert counted(LetterDecoder(SOURCES, EVERYTHING), value) == ({"invalid_text": 1}, {})
-
-
-@pytest.mark.parametrize("kind", ["report", "continues"])
-def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
-    gone = TableName("lake", ("db",), "gone")
-    assert letters(LetterDecoder(SOURCES, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
 
 
 @pytest.mark.parametrize("value", [event(), b"rubbish", None, b"x" * (MAX_EVENT_BYTES + 1)])
