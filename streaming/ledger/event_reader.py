@@ -81,13 +81,14 @@ def _row(found: Named | LocationChanged) -> Row:
             "metadata_location": found.metadata_location,
         }
     event, table = found.event, found.table
+    requests = event.request is not None
     return {
         "catalog": table.catalog,
         "namespace": table.namespace,
         "name": table.name,
         "source": event.source,
         "timestamp_ms": event.timestamp_ms,
-        "writes": event.request is None and event.operation != "replace",
+        "writes": not requests and event.operation != "replace",
         "request": event.request,
         # Looks count the main branch only: they will not find a snapshot of another branch.
         "snapshot_id": event.snapshot_id if event.ref_name in (None, MAIN) else None,
