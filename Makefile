@@ -15,11 +15,11 @@ setup: ## Make .venv, find or install Java, fetch the jars; quick and offline th
 	@deploy/setup.sh >&2  # the output of other targets may be JSON
 
 demo: setup ## Watch it work: 112 small files become 4, then debt is paid beside a writer (KEEP=1: leave it running)
-	@.venv/bin/firnline demo $(if $(filter-out 0,$(KEEP)),--keep)
+	@$(PYTHON_IN_VENV) -m deploy.demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of local files
 	@deploy/setup.sh rest-s3
-	@.venv/bin/firnline demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
+	@$(PYTHON_IN_VENV) -m deploy.demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
 
 test: setup ## Run the tests, all but slow ones and security, in four processes
 	@$(PYTHON_IN_VENV) -m tests.services.java_archive 2>.venv/java-archive.log & \

@@ -47,7 +47,6 @@ COMMANDS: Final = CommandsByName(
         "manifests": "manifests:manifests",
         "debt": "debt:debt",
         "check-config": "check_config:check_config",
-        "demo": "demo:demo",
         "assess": "assess:assess_tables",
         "jars": "jars:jars",
         "history": "history:history",
@@ -108,7 +107,6 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """Commit events in, healthy files out: compacts small files of Apache Iceberg tables while writers write.
 
     \b
-    Try it:             firnline demo
     Count small files:  firnline -c firnline.yaml debt db.events
     Show a rewrite:     firnline -c firnline.yaml plan db.events
     Do it:              firnline -c firnline.yaml compact db.events

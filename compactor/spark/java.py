@@ -59,7 +59,7 @@ AZURE_JARS = JarSet("azure", ("org.apache.iceberg:iceberg-azure-bundle:1.11.0",)
 KAFKA_BROKER_JARS = JarSet(
     "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
 )
-# For the tests and `firnline demo --on rest-s3`. The catalog also needs Hadoop's client jars, which pyspark ships
+# For the tests and `make demo-rest-s3`. The catalog also needs Hadoop's client jars, which pyspark ships
 # (`pyspark_jars`).
 S3PROXY_JARS = JarSet("s3proxy", ("org.gaul:s3proxy:4.1.0:jar-with-dependencies",), transitive=False)
 REST_CATALOG_JARS = JarSet(

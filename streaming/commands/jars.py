@@ -23,7 +23,7 @@ def jars(config: Path | None, /, sets: tuple[str, ...], only_list: bool) -> None
     SETs: spark        Iceberg's runtime, Kafka's source, SQLite's driver: always needed
           aws gcp azure  clients of S3 and Glue, GCS, ADLS
           kafka-broker   the broker of the demo
-          s3proxy rest-catalog  the servers of `firnline demo --on rest-s3`
+          s3proxy rest-catalog  the servers of the demo on a REST catalog and S3
 
     Without SETs: the jars that the settings need (-c FILE), else spark, aws and kafka-broker. Other commands fetch
     missing jars themselves. For hosts without network access, run this command when you build their image.

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from compactor.spark.java import SPARK_JARS, fetch_jars, pyspark_jars
+from deploy.demo.local_process import free_port
 from deploy.reporter.build import build, compile_sources, find_compiler
-from streaming.demo.local_process import free_port
 from tests.benchmarks.machine import description
 from tests.services.java_process import JavaProcess, java_process
 from tests.services.kafka_broker import kafka_broker

@@ -16,7 +16,7 @@ from pyiceberg.types import LongType
 from compactor.iceberg.tables import Catalogs
 from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
-from streaming.demo.events_table import BUCKETS, append_events, create_table, event_rows, rows_per_commit
+from deploy.demo.events_table import BUCKETS, append_events, create_table, event_rows, rows_per_commit
 
 TINY_FILES, TINY_BYTES = 2000, 104_000
 TINY_BYTES_PER_ROW = 31  # in so small a file, pages and dictionaries of the same columns take more than in a large one

@@ -18,9 +18,9 @@ from typing import Any
 from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.owner import Owner
-from streaming.demo.broker import LocalBroker, new_broker
-from streaming.demo.object_store import ObjectStore, s3proxy
-from streaming.demo.rest_catalog import files_on, rest_catalog
+from deploy.demo.broker import LocalBroker, new_broker
+from deploy.demo.object_store import ObjectStore, s3proxy
+from deploy.demo.rest_catalog import files_on, rest_catalog
 from tests.faults.proxy import FaultyProxy, Mode
 from tests.integration.service_process import ServiceProcess, Site
 from tests.services.quick_java import quick_java

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from deploy.demo.local_process import free_port
 from streaming.commit_events.canonical import DECODER
 from streaming.commit_events.decoder import RawEvent, TableChanged, decode
-from streaming.demo.local_process import free_port
 from tests.integration.service_process import document, firnline
 from tests.integration.test_foreign_topics import send_as_a_sink
 from tests.services.reporter import new_topic, records

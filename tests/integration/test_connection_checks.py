@@ -18,8 +18,8 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
+from deploy.demo.broker import embedded_broker
 from streaming.commands.connection_checks import Check, Status, check_connections
-from streaming.demo.broker import embedded_broker
 from tests.integration.service_process import document, firnline
 from tests.services.quick_java import quick_java
 from tests.services.rest_catalog import RestCatalog

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, LongType, NestedField
 
-from streaming.demo.object_store import s3proxy
+from deploy.demo.object_store import s3proxy
 from tests.integration.service_process import document, firnline
 from tests.services import short_credentials
 from tests.services.quick_java import SPARK_CONF, quick_java

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from compactor.iceberg.open_catalog import open_catalog
-from streaming.demo.local_process import free_port
+from deploy.demo.local_process import free_port
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 MISSING = [

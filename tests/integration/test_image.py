@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars
+from deploy.demo.broker import PROPERTIES
 from deploy.image_size import LARGEST_IMAGE, SIZE
-from streaming.demo.broker import PROPERTIES
 from tests.integration.service_process import free_port, site, wait_for
 from tests.services.firnline_image import (
     Container,

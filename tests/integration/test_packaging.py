@@ -151,10 +151,5 @@ def test_the_wheel_alone_works(installed: Path, tmp_path: Path) -> None:
     assert (installed / "share").exists() is False
     jars = run(firnline, "jars", "--list", "spark", cwd=tmp_path)
     assert "not fetched" in jars  # and a start fetches them: see compactor/spark/java.py
-    for module in (
-        "streaming.service.service",
-        "streaming.hooks.kinds",
-        "metrics.http.http_server",
-        "streaming.demo.acts",
-    ):
+    for module in ("streaming.service.service", "streaming.hooks.kinds", "metrics.http.http_server"):
         run(str(installed / "bin" / "python"), "-c", f"import {module}", cwd=tmp_path)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from compactor.spark.java import KAFKA_BROKER_JARS, SPARK_JARS, fetch_jars
+from deploy.demo.local_process import free_port
 from deploy.reporter.build import NESTED
-from streaming.demo.local_process import free_port
 from tests.integration.service_process import wait_for
 from tests.services.java_process import JavaProcess, iceberg_jars, java_process, kafka_clients
 from tests.services.reporter import (

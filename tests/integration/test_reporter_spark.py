@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compactor.spark.java import SPARK_JARS, fetch_jars, pyspark_jars
-from streaming.demo.local_process import free_port
+from deploy.demo.local_process import free_port
 from tests.integration.service_process import wait_for
 from tests.services.java_process import JavaProcess, java_process
 from tests.services.reporter import built_reporter, documents, new_topic, numbers, properties

@@ -11,7 +11,7 @@ import pytest
 from compactor.errors import RetryError
 from compactor.storage.s3_client import S3Connections
 from compactor.storage.s3_store import S3ByteStore
-from streaming.demo.object_store import s3proxy
+from deploy.demo.object_store import s3proxy
 from tests.services.quick_java import quick_java
 from tests.services.s3_server import S3Server
 from tests.services.short_credentials import TAKES_TOKENS, Gate, Issuer, Sts, store_gate, sts

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from streaming.demo.broker import LocalBroker, new_broker
+from deploy.demo.broker import LocalBroker, new_broker
 from tests.faults.cells import DURING, make_due
 from tests.faults.scene import Scene
 from tests.integration.service_process import STOP_PROMISE, label, site, wait_for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.integration.service_process import Site, firnline, site, wait_for
+from tests.integration.service_process import Site, site, wait_for
 from tests.services.rest_catalog import RestCatalog
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -81,7 +83,8 @@ def test_commits_from_before_the_first_start_become_one_replace_commit(
 @pytest.mark.slow
 def test_the_demo_on_a_rest_catalog_and_s3(tmp_path: Path) -> None:
     """Its claims are checked by itself: 112 files become 4, then debt is paid beside the writer, rows unchanged."""
-    done = firnline(tmp_path / "none.yaml", "demo", "--on", "rest-s3", "--folder", str(tmp_path / "demo"))
+    command = [sys.executable, "-m", "deploy.demo", "--on", "rest-s3", "--folder", str(tmp_path / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "s3://lake/warehouse" in done.stdout
     assert "112 files → 4" in done.stdout

@@ -21,9 +21,9 @@ from compactor.events import Event, EventsLost, StreamEnded
 from compactor.patience.backoff import Backoff
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
+from deploy.demo.broker import LocalBroker, new_broker
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.demo.broker import LocalBroker, new_broker
 from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger import dead_letter_query
 from streaming.ledger.event_reader import FOLDER

@@ -25,12 +25,12 @@ import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from compactor.settings.kafka import KafkaSettings
+from deploy.demo.local_process import free_port
+from deploy.demo.object_store import s3proxy
+from deploy.demo.rest_catalog import files_on, rest_catalog
 from streaming.cli import main
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.demo.local_process import free_port
-from streaming.demo.object_store import s3proxy
-from streaming.demo.rest_catalog import files_on, rest_catalog
 from streaming.kafka.clients import client_arguments
 from tests.integration.service_process import ROOT, ServiceProcess, Site, wait_for
 from tests.security.canaries import Canaries, Watch, leaks_in_files, readable_by_others, watching
@@ -227,8 +227,7 @@ def test_no_command_shows_a_secret(place: Place) -> None:
         ["pause", "db.t", "--output", "json"], ["pause", "--list"], ["resume"],
     ]  # fmt: skip
     every = {word for command in commands for word in command}
-    # `run` has a test of its own; `demo` reads no settings and makes servers of its own.
-    assert set(main.commands) - every == {"run", "demo"}
+    assert set(main.commands) - every == {"run"}  # which has a test of its own
     with searched(place) as (watch, search):
         for command in commands:
             output = place.command(*command)

@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 from compactor.errors import RetryError
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.kafka import KafkaSettings
-from streaming.demo.rest_catalog import rest_catalog
+from deploy.demo.rest_catalog import rest_catalog
 from streaming.kafka.clients import client_arguments, ensure_topics
 from tests.integration.service_process import Site, firnline, wait_for
 from tests.services.certificates import Certificates, issue

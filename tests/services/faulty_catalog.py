@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from pyiceberg.io import load_file_io
 
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
-from streaming.demo.local_process import free_port
-from streaming.demo.rest_catalog import rest_catalog
+from deploy.demo.local_process import free_port
+from deploy.demo.rest_catalog import rest_catalog
 from tests.services.quick_java import quick_java
 from tests.services.serving import serving
 

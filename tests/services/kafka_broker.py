@@ -10,8 +10,8 @@ from pathlib import Path
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from streaming.demo.broker import embedded_broker
-from streaming.demo.local_process import free_port
+from deploy.demo.broker import embedded_broker
+from deploy.demo.local_process import free_port
 from tests.services.containers import container, image_is_here
 from tests.services.quick_java import quick_java
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compactor.spark.java import java_home
-from streaming.demo.local_process import free_port, local_process
+from deploy.demo.local_process import free_port, local_process
 from tests.services.quick_java import quick_java
 from tests.services.writer_jars import CONNECT_JARS, SINK_JARS, storage_jars, writer_jars
 

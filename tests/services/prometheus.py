@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streaming.demo.local_process import free_port, local_process
+from deploy.demo.local_process import free_port, local_process
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "firnline.rules.yaml"
 

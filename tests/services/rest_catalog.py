@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from streaming.demo import rest_catalog as server
-from streaming.demo.local_process import free_port
+from deploy.demo import rest_catalog as server
+from deploy.demo.local_process import free_port
 from tests.services.containers import HOST, container, image_is_here
 from tests.services.quick_java import quick_java
 from tests.services.s3_server import S3Server, s3_source

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from compactor.storage.s3_client import S3Connections
-from streaming.demo.local_process import free_port
-from streaming.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
+from deploy.demo.local_process import free_port
+from deploy.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
 from tests.services.containers import container, image_is_here
 from tests.services.quick_java import quick_java
 

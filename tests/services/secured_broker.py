@@ -10,7 +10,7 @@ from pathlib import Path
 from kafka.admin import KafkaAdminClient
 from kafka.admin._users import ScramMechanism, UserScramCredentialUpsertion
 
-from streaming.demo.broker import embedded_broker
+from deploy.demo.broker import embedded_broker
 from tests.services.certificates import Certificates
 from tests.services.quick_java import quick_java
 

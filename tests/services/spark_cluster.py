@@ -26,7 +26,7 @@ import pyspark
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.spark.java import java_home
-from streaming.demo.local_process import free_port
+from deploy.demo.local_process import free_port
 from tests.services.quick_java import OPTIONS
 
 HOST = "127.0.0.1"

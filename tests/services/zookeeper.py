@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compactor.spark.java import java_home, pyspark_jars
-from streaming.demo.local_process import free_port, local_process
+from deploy.demo.local_process import free_port, local_process
 
 SERVER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 

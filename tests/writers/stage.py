@@ -16,8 +16,8 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
+from deploy.demo.rest_catalog import files_on
 from deploy.reporter.build import build
-from streaming.demo.rest_catalog import files_on
 from tests.benchmarks.fleet.site import Service
 from tests.conftest import Lake
 from tests.services.kafka_broker import kafka_broker

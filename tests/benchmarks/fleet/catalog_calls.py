@@ -14,8 +14,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
-from streaming.demo.local_process import free_port, local_process
-from streaming.demo.rest_catalog import answers
+from deploy.demo.local_process import free_port, local_process
+from deploy.demo.rest_catalog import answers
 
 LISTS = "list namespaces"
 LOADS = "load table"

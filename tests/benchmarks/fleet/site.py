@@ -22,9 +22,9 @@ from kafka import KafkaProducer
 from pyiceberg.catalog import Catalog, load_catalog
 
 from compactor.settings.environment import ENVIRONMENT_PREFIX
+from deploy.demo.rest_catalog import rest_catalog
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.demo.rest_catalog import rest_catalog
 from tests.benchmarks.fleet.catalog_calls import CallLog, catalog_proxy
 from tests.benchmarks.fleet.commits import Commit
 from tests.benchmarks.fleet.processes import Tree

@@ -16,7 +16,7 @@ from typing import Any
 
 from compactor.locations import plain_path
 from compactor.table_names import TableName
-from streaming.demo.rest_catalog import rest_catalog
+from deploy.demo.rest_catalog import rest_catalog
 from streaming.ledger.driver_ledger import DriverLedger
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import Outcome

@@ -27,9 +27,9 @@ from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.storage.s3_store import S3ByteStore
 from compactor.table_names import TableName
+from deploy.demo.rest_catalog import SERVER
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.demo.rest_catalog import SERVER
 from streaming.ledger.event_reader import HEARD_SCHEMA, EventDecoder, heard_of
 from streaming.wiring import Rewriting, rewriting
 from tests.benchmarks.bench_s3 import parquet_file

@@ -13,7 +13,7 @@ import pytest
 
 from compactor.errors import FirnlineError
 from compactor.settings.kafka import KafkaSettings
-from streaming.demo.local_process import free_port
+from deploy.demo.local_process import free_port
 from streaming.kafka.access import KafkaAccess
 from streaming.kafka.clients import admin_client, cluster_id, consumer_client, ensure_topics, producer
 from streaming.kafka.oldest_offsets import oldest_offsets

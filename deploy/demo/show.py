@@ -15,8 +15,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from streaming.demo.service_facts import Readings
-from streaming.demo.table_facts import BucketFiles, Content, TableCommit
+from deploy.demo.service_facts import Readings
+from deploy.demo.table_facts import BucketFiles, Content, TableCommit
 
 Status = Sequence[tuple[str, str]]
 BARS = "▁▂▃▄▅▆▇█"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from compactor.spark.java import S3PROXY_JARS, fetch_jars, java_home
-from streaming.demo.local_process import free_port, local_process
+from deploy.demo.local_process import free_port, local_process
 
 BUCKET = "lake"
 REGION = "us-east-1"

@@ -1,6 +1,6 @@
 """The demo's writer: commits small files and publishes a commit event for each. Independent of the compactor.
 
-`python -m streaming.demo.ingestion -c firnline.yaml` prints one JSON line per commit on stdout.
+`python -m deploy.demo.ingestion -c firnline.yaml` prints one JSON line per commit on stdout.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from compactor.reasons import Reason
 from compactor.settings.tree import Settings, SparkSettings, load_settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
+from deploy.demo.events_table import BUCKETS, append_events, create_table, rows_per_commit
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.demo.events_table import BUCKETS, append_events, create_table, rows_per_commit
 from streaming.kafka.clients import producer
 
 if TYPE_CHECKING:

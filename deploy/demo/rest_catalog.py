@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars, java_home, pyspark_jars
-from streaming.demo.local_process import free_port, local_process
-from streaming.demo.object_store import REGION, ObjectStore
+from deploy.demo.local_process import free_port, local_process
+from deploy.demo.object_store import REGION, ObjectStore
 
 SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars, java_home
-from streaming.demo.local_process import free_port, local_process
+from deploy.demo.local_process import free_port, local_process
 
 STARTED = b"Kafka Server started"
 PROPERTIES = """\

@@ -1,4 +1,4 @@
-"""`firnline demo`: two acts with real systems. One commit rewrites a backlog; then the service works beside a writer.
+"""Two acts with real systems. One commit rewrites a backlog; then the service works beside a writer.
 
 All claims are checked in the table itself; the service's figures come from its metrics.
 """
@@ -17,16 +17,16 @@ from compactor.errors import FirnlineError, GiveUpError, InputError
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
+from deploy.demo.broker import embedded_broker
+from deploy.demo.events_table import BUCKETS
+from deploy.demo.ingestion import IngestedCommit
+from deploy.demo.processes import Child, last_lines
+from deploy.demo.service_facts import Readings, read_metrics
+from deploy.demo.show import HISTORY, ActResult, Check, Show
+from deploy.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterrupted, work_folder
+from deploy.demo.table_facts import Look, TableCommit, TableFacts
 from metrics import definitions as d
 from metrics.stream_definitions import EVENTS
-from streaming.demo.broker import embedded_broker
-from streaming.demo.events_table import BUCKETS
-from streaming.demo.ingestion import IngestedCommit
-from streaming.demo.processes import Child, last_lines
-from streaming.demo.service_facts import Readings, read_metrics
-from streaming.demo.show import HISTORY, ActResult, Check, Show
-from streaming.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterrupted, work_folder
-from streaming.demo.table_facts import Look, TableCommit, TableFacts
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
@@ -70,7 +70,7 @@ def _leave(work: Path, show: Show, *, remove: bool) -> None:
 
 def _play(stage: Stage, show: Show, *, keep: bool) -> int:
     started = time.monotonic()
-    show.heading("firnline demo: a real broker, catalog, ingestion and compactor")
+    show.heading("firnline's demo: a real broker, catalog, ingestion and compactor")
     show.say(f"folder {stage.folder}")
     with ExitStack() as stack:
         address = stack.enter_context(embedded_broker(stage.folder / "kafka"))
@@ -208,7 +208,7 @@ class Play:
             self._show.say("stopping")
 
     def _start_ingestion(self, pause: float) -> None:
-        arguments = ["streaming.demo.ingestion", "-c", str(self._stage.settings_file), "--table", TABLE]
+        arguments = ["deploy.demo.ingestion", "-c", str(self._stage.settings_file), "--table", TABLE]
         arguments += ["--commits", str(self._stage.commits), "--file-size", str(self._stage.file_size)]
         self._ingestion = Child("ingestion", [*arguments, "--pause", str(pause)], self._stage.folder, lines=True)
         self._ingestion_goal = len(self._ingested) + self._stage.commits

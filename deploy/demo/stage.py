@@ -17,10 +17,10 @@ import yaml
 
 from compactor.errors import InputError
 from compactor.settings.policy import PolicyValues
-from streaming.demo.events_table import BUCKETS
-from streaming.demo.local_process import free_port
-from streaming.demo.object_store import s3proxy
-from streaming.demo.rest_catalog import files_on, rest_catalog
+from deploy.demo.events_table import BUCKETS
+from deploy.demo.local_process import free_port
+from deploy.demo.object_store import s3proxy
+from deploy.demo.rest_catalog import files_on, rest_catalog
 
 USUAL_PORT = 9464
 SQLITE = "sqlite"

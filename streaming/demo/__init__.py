@@ -1,1 +1,0 @@
-"""`firnline demo`: the service beside a writer, on an embedded broker, catalog and warehouse."""
