@@ -63,8 +63,8 @@ LIMITED_TABLES = gauge(
 )
 MEMORY_BYTES = gauge(
     "firnline_memory_bytes",
-    "Resident memory of the service's processes on this host: the driver, its JVM, Spark's Python workers, others (the "
-    "log's pump). Pages that workers share count in each. Executors of a cluster are not included.",
+    "Resident memory of the service's processes on this host: the driver, its JVM, Spark's Python workers, others. "
+    "Pages that workers share count in each. Executors of a cluster are not included.",
     "Grows for days: see which process. JVM: spark.driver.memory bounds its heap. Workers: row groups of rewrites. "
     "Driver: service.manifest_cache_bytes.",
     labels=("process",),

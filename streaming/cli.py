@@ -17,7 +17,6 @@ from compactor.settings.tree import LogSettings, load_settings
 from streaming.commands.options import exit_code, fail
 from streaming.commands.streams import escape_what_cannot_be_encoded, unwritable
 from streaming.garbage_collection import collect_rarely
-from streaming.logs.json_output import output_as_json
 from streaming.logs.set_up import set_up_logging
 from streaming.version import VERSION
 
@@ -81,9 +80,9 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except FirnlineError as error:
             if ctx.invoked_subcommand == RUN:  # the service reports its end as a log line
-                from streaming.logs.events import LOG  # noqa: PLC0415 - slow to import, and the service has done so
+                from streaming.logs.events import LOG  # noqa: PLC0415 - the service has imported it
 
-                LOG.error("ended", reason=error.reason, error=str(error))
+                LOG.error("ended", extra={"reason": error.reason, "error": str(error)})
                 sys.exit(exit_code(error))
             fail(error)
         except OSError as error:
@@ -114,10 +113,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """  # noqa: D301 - \b keeps click from re-wrapping
     escape_what_cannot_be_encoded()
     context.obj = config
-    log = _log_settings(config)
-    is_service = context.invoked_subcommand == RUN and not set(HELP) & set(sys.argv)
-    to = output_as_json() if is_service and log.as_json(terminal=sys.stderr.isatty()) else None
-    set_up_logging(log, verbose=verbose, to=to)
+    set_up_logging(_log_settings(config), verbose=verbose)
     collect_rarely()
 
 

@@ -7,12 +7,14 @@ This process knows the secrets themselves (redaction.py).
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from compactor.redaction import hide
 
@@ -24,17 +26,21 @@ STDERR = 2
 FIRST_LINES = 20
 NO_ERROR = ("WARNING:", "Picked up ", "NOTE: Picked up ")
 """How lines begin that a JVM prints at its start and that are no error."""
+ENTRY = '{"message":'
+"""How a line by log4j2-json.properties begins."""
 
 
 class Passage:
     """A pipe whose lines appear in another descriptor without secrets, until all writers have closed it.
 
-    Lines are dropped if the reader of `to` is gone: a writer must not wait or fail because of it.
+    Lines are dropped if the reader of `to` is gone: a writer must not wait or fail because of it. `as_json`: a line
+    that is no log entry, as those of a crash, becomes one.
     """
 
-    def __init__(self, to: int) -> None:
+    def __init__(self, to: int, *, as_json: bool = False) -> None:
         self._source, self.entrance = os.pipe()
         self._to = to
+        self._as_json = as_json
         self._first: list[str] = []
         self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="jvm-output", daemon=True)
@@ -75,7 +81,8 @@ class Passage:
     def _write(self, lines: list[bytes]) -> None:
         shown = [hide(line.decode("utf-8", "replace")) for line in lines]
         self._first += shown[: FIRST_LINES - len(self._first)]
-        data = b"".join(line.encode() + b"\n" for line in shown)
+        entries = map(entry, filter(str.strip, shown)) if self._as_json else shown
+        data = b"".join(line.encode() + b"\n" for line in entries)
         while data:
             try:
                 data = data[os.write(self._to, data) :]
@@ -85,10 +92,20 @@ class Passage:
                 return
 
 
+def entry(line: str) -> str:
+    """A line as a log entry in JSON, unless it is one."""
+    if line.startswith(ENTRY):
+        return line
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return json.dumps({"message": line, "timestamp": now, "level": "warning", "logger": "stderr"})
+
+
 @contextmanager
-def output_without_secrets() -> Iterator[Passage]:
-    """The standard output and error of a child that starts in the block. Its lines go to stderr."""
-    passage = Passage(os.dup(STDERR))
+def output_without_secrets(*, as_json: bool = False) -> Iterator[Passage]:
+    """The standard output and error of a child that starts in the block. Its lines go to stderr. `as_json`: see
+    `Passage`.
+    """
+    passage = Passage(os.dup(STDERR), as_json=as_json)
     atexit.register(passage.drain)
     try:
         yield passage

@@ -150,7 +150,8 @@ def _launch_jvm(conf: Mapping[str, str], settings: Settings) -> None:
             "set Java's options in the environment instead (JDK_JAVA_OPTIONS), and name no password in addresses",
             key,
         )
-    with out_of_environment(settings), output_without_secrets() as output:
+    as_json = settings.logging.as_json(terminal=sys.stderr.isatty())
+    with out_of_environment(settings), output_without_secrets(as_json=as_json) as output:
         arguments = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         try:
             gateway = launch_gateway(arguments, {"stdout": output, "stderr": output})
@@ -229,7 +230,6 @@ def session_conf(settings: Settings) -> dict[str, str]:
             conf[f"spark.{side}.defaultJavaOptions"] += f" -Daws.profile={profile}"
     if as_json and settings.spark.master.startswith("k8s"):  # executors run this image (deploy/docker/entrypoint.sh)
         conf["spark.executor.defaultJavaOptions"] += f" {log_option}"
-        conf["spark.executorEnv.FIRNLINE_LOGGING__FORMAT"] = "json"
     for name, properties in settings.catalogs.items():
         conf.update(spark_catalog_conf(name, properties))
     conf.update(settings.spark.conf)

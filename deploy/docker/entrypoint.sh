@@ -12,11 +12,7 @@ options=()
 for name in "${!SPARK_JAVA_OPT_@}"; do
     options+=("${!name}")
 done
-as_json=()
-if [[ ${FIRNLINE_LOGGING__FORMAT:-} == json ]]; then  # set by a driver that logs so
-    as_json=(python -m streaming.logs.json_output)
-fi
-exec "${as_json[@]}" "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+exec "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
     -cp "${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}${SPARK_EXTRA_CLASSPATH:+$SPARK_EXTRA_CLASSPATH:}$SPARK_HOME/jars/*" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" \

@@ -55,7 +55,7 @@ def plan_of(
     catalogs = Catalogs(settings.catalogs)
     table = catalogs.load(TableName.parse(text, catalogs.names), branch)
     for refused in refused_properties(table.properties):
-        LOG.warning("table property not used", table=str(table.name), reason=refused)
+        LOG.warning("table property not used", extra={"table": str(table.name), "reason": refused})
     values = options.values(settings.policy.for_table(table.name, table.properties))
     request = replace(request, rewrite_all=options.rewrite_all)
     with progress_display(output) as progress:

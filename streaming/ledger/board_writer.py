@@ -106,14 +106,19 @@ class BoardWriter:
         if not facts.acted_on:
             self.board.drop_requests(table)
         for refused in set(debt.refused) - set(known.refused if known else ()):
-            LOG.warning("table property not used", table=str(table), reason=refused)
+            LOG.warning("table property not used", extra={"table": str(table), "reason": refused})
         known_names = {other.name for other in known.other_firnlines} if known else set()
         for other in debt.other_firnlines:
             if other.name not in known_names:
                 LOG.warning(
                     "another firnline rewrites this table too",
-                    table=str(table), deployment=other.name, commits=other.commits, files=other.files,
-                )  # fmt: skip
+                    extra={
+                        "table": str(table),
+                        "deployment": other.name,
+                        "commits": other.commits,
+                        "files": other.files,
+                    },
+                )
         self._publish(self._timed(debt, known))
         self._report_skipped(debt, None if update.whole else update.partitions)
 

@@ -39,7 +39,7 @@ from streaming.ledger.event_sources import EventSources
 from streaming.ledger.further_tables import MOST_FURTHER, Groups
 from streaming.ledger.records import Named, Record, named, read_records, record_of, records
 
-LOG = logging.getLogger("firnline")  # Python workers import this module: without structlog
+LOG = logging.getLogger("firnline")
 DEAD_LETTERS_QUERY = "dead-letters"
 TRIGGER_SECONDS = 10.0  # a batch costs 0.3 s of processor time, and a dead letter is not urgent
 BATCHES = 10  # times as many events as a batch of commit events, because batches are so much rarer

@@ -26,7 +26,7 @@ from streaming.ledger.further_tables import MOST_FURTHER, Row, bounded
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, Record, named, read_records, records
 
-LOG = logging.getLogger("firnline")  # Python workers import this module: without structlog
+LOG = logging.getLogger("firnline")
 EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
 FOLDER = "events-v3"

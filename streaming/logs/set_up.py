@@ -1,28 +1,26 @@
-"""Set up the log of a process. What formats its lines is imported for the first of them.
-
-structlog and Rich take an eighth of a second, and a command such as `emit` logs nothing.
-"""
+"""Set up the log of a process."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import threading
-from functools import cached_property
 from types import TracebackType
 from typing import TextIO
 
 from compactor.settings.tree import LogSettings
+from streaming.logs.format import Lines
 
 SILENT = ("SQLQueryContextLogger", "py4j", "kafka.cluster", "kafka.net")
 """pyspark logs errors that it also raises; py4j logs an error when a query is stopped within a batch; kafka-python logs
 each attempt to reach a broker, several a second, and firnline reports the failure itself."""
 
 
-def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO | None = None) -> None:
-    """Set up the log of this process. `verbose`: DEBUG for firnline's lines; `to`: stream instead of stderr."""
-    handler = logging.StreamHandler(to) if to else _ToStderr()
-    handler.setFormatter(_Formatter(settings))
+def set_up_logging(settings: LogSettings, *, verbose: bool = False) -> None:
+    """Set up the log of this process. `verbose`: DEBUG for firnline's lines."""
+    terminal = sys.stderr.isatty()
+    handler = _ToStderr()
+    handler.setFormatter(Lines(as_json=settings.as_json(terminal=terminal), colours=terminal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -38,24 +36,6 @@ def change_level(before: str, now: str) -> None:
     log = logging.getLogger("firnline")
     if log.level == logging.getLevelName(before):
         log.setLevel(now)
-
-
-class _Formatter(logging.Formatter):
-    """Formats lines as streaming/logs/format.py says, for the terminal that stderr is at the start."""
-
-    def __init__(self, settings: LogSettings) -> None:
-        super().__init__()
-        self._terminal = sys.stderr.isatty()
-        self._as_json = settings.as_json(terminal=self._terminal)
-
-    @cached_property
-    def _lines(self) -> logging.Formatter:
-        from streaming.logs.format import formatter  # noqa: PLC0415 - see the first lines of this module
-
-        return formatter(as_json=self._as_json, colours=self._terminal)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._lines.format(record)
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):

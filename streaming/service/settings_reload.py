@@ -52,7 +52,7 @@ class SettingsReload:
         self._read = self._seen = self._digest()
         self._next_look = ticks() + LOOK_SECONDS
         if self._is_pipe:
-            LOG.info("settings come from a pipe: a change needs a restart", file=str(path))
+            LOG.info("settings come from a pipe: a change needs a restart", extra={"file": str(path)})
 
     @property
     def trouble(self) -> str:
@@ -97,17 +97,17 @@ class SettingsReload:
         except Exception as error:  # noqa: BLE001 - no file may end the service
             self.refused = True
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            LOG.error("settings not reloaded: the old ones hold", error=said)
+            LOG.error("settings not reloaded: the old ones hold", extra={"error": said})
             return
         self._report(found)
         if found.changed or requested:
             self._applied(before, found.settings)
 
     def _report(self, found: Reloaded) -> None:
-        LOG.info("settings reloaded", changed=list(found.changed))
+        LOG.info("settings reloaded", extra={"changed": list(found.changed)})
         self.refused, self.kept = False, found.kept
         if found.kept:
-            LOG.warning("settings that need a restart keep their old values", keys=list(found.kept))
+            LOG.warning("settings that need a restart keep their old values", extra={"keys": list(found.kept)})
 
     def _digest(self) -> str:
         if self._path is None or self._is_pipe:

@@ -71,8 +71,8 @@ class Watch:
 
     @staticmethod
     def _is_child(pid: int, parents: Mapping[int, int], commands: Mapping[int, list[bytes]]) -> bool:
-        """Whether it is a lasting child of a firnline process: Spark's JVM, a Python worker, the log pump."""
-        if not any(mark in b" ".join(commands[pid]) for mark in (b"SparkSubmit", b"pyspark", b"pump.py")):
+        """Whether it is a lasting child of a firnline process: Spark's JVM, a Python worker."""
+        if not any(mark in b" ".join(commands[pid]) for mark in (b"SparkSubmit", b"pyspark")):
             return False
         parent = parents.get(pid, 0)
         while parent > 1:
@@ -130,7 +130,7 @@ def _processes() -> tuple[dict[int, int], dict[int, list[bytes]]]:
 def _program(command: list[bytes]) -> str:
     """The command's class or module, fit for a report."""
     words = [word.decode("utf-8", "replace") for word in command if word]
-    marks = ("SparkSubmit", "pyspark.daemon", "pyspark", "pump.py", "streaming.cli", "ivy")
+    marks = ("SparkSubmit", "pyspark.daemon", "pyspark", "streaming.cli", "ivy")
     return next((mark for mark in marks if any(mark in word for word in words)), words[0] if words else "?")
 
 

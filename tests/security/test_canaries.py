@@ -83,7 +83,7 @@ class Place(Site):
             "history": {"table": "ops.history", "batch_seconds": 1},
             "hooks": [
                 {
-                    "kind": "starrocks", "uri": f"mysql://{NOBODY}", "timeout_seconds": 1,
+                    "kind": "trino", "uri": f"https://{NOBODY}", "statement": "CALL f()", "timeout_seconds": 1,
                     "password_env": "HOOK_PASSWORD",
                 }
             ],
@@ -389,7 +389,7 @@ def test_the_service_shows_no_secret(place: Place, format: str) -> None:  # noqa
         search("log at the end", service.log_text)
         search("topics", place.topic_bytes())
         search("history", place.command("history", "db.served", "--output", "json"))
-        assert {"SparkSubmit", *(["pump.py"] if format == "json" else [])} <= watch.seen
+        assert "SparkSubmit" in watch.seen
         assert any("pyspark" in program for program in watch.seen), watch.seen
 
 

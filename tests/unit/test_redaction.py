@@ -17,7 +17,7 @@ from compactor.events import RunFailed
 from compactor.redaction import HIDDEN, hide, is_secret, masked, remember, remember_for_now, secrets_in
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
-from streaming.logs.format import formatter
+from streaming.logs.format import Lines
 
 SECRET = 'canary-Zk9"4\\f é&+/='  # noqa: S105
 
@@ -305,7 +305,7 @@ def test_errors_events_and_log_lines_are_free_of_secrets() -> None:
         record = logging.LogRecord("x", logging.ERROR, "", 0, "failed %s", ("canary-in-error",), None)
         record.exc_info = (RetryError, raised, raised.__traceback__)
     for as_json in (True, False):
-        line = formatter(as_json=as_json).format(record)
+        line = Lines(as_json=as_json).format(record)
         assert "canary" not in line
         assert HIDDEN in line
         if as_json:

@@ -38,6 +38,20 @@ def test_known_secrets_and_their_forms_are_hidden_and_all_else_stays(passage: tu
     assert file.read_text() == wanted + "\n"
 
 
+def test_for_machines_each_line_is_an_entry(tmp_path: Path) -> None:
+    file, own = tmp_path / "out", '{"message":"m","level":"error"}'
+    with file.open("wb") as out:
+        made = Passage(out.fileno(), as_json=True)
+        os.write(made.entrance, f"# A fatal error\n\n{own}\n".encode())
+        os.close(made.entrance)
+        made.drain()
+    first, second = file.read_text().splitlines()
+    assert second == own
+    entry = json.loads(first)
+    assert (entry["message"], entry["level"], entry["logger"]) == ("# A fatal error", "warning", "stderr")
+    assert entry["timestamp"].endswith("Z")
+
+
 def test_a_secret_that_arrives_in_two_parts_is_hidden(passage: tuple[Passage, Path]) -> None:
     made, file = passage
     remember([SECRET])
