@@ -1,4 +1,4 @@
-"""Settings of refresh hooks: after a commit, make query engines refresh their metadata caches."""
+"""Settings of refresh hooks: after a commit, tell others, or make a query engine refresh its metadata cache."""
 
 from __future__ import annotations
 
@@ -12,25 +12,13 @@ from compactor.settings.texts import Glob, Topic, VariableName, address_problem
 from compactor.settings.units import Seconds
 
 PLACEHOLDERS: Final = ("catalog", "namespace", "name", "table")
-DEFAULT_STATEMENTS: Final = {
-    "spark": "REFRESH TABLE {table}",
-    "starrocks": "REFRESH EXTERNAL TABLE {table}",
-    "doris": "REFRESH TABLE {table}",
-}
-
-ADDRESSES: Final = {
-    "trino": (("http", "https"), "http://trino:8080"),
-    "starrocks": (("mysql",), "mysql://starrocks:9030"),
-    "doris": (("mysql",), "mysql://doris:9030"),
-}
 
 
 class HookSettings(Section):
     """One hook, called after each run that has rewritten files. A failure is counted and logged; the rewrite stays."""
 
-    kind: Literal["kafka", "spark", "trino", "starrocks", "doris"] = Field(
-        description="`kafka`: publish a `compacted` event. `spark`: run a statement in the service's own session. "
-        "`trino`: run it over HTTP. `starrocks`, `doris`: run it over the MySQL protocol."
+    kind: Literal["kafka", "trino"] = Field(
+        description="`kafka`: publish a `compacted` event. `trino`: run a statement over Trino's HTTP protocol."
     )
     tables: tuple[Glob, ...] = Field(
         default=("*",),
@@ -38,18 +26,16 @@ class HookSettings(Section):
         description="Globs of tables ([catalog.]namespace.table) for which the hook is called.",
     )
     topic: Topic = Field(default="firnline.compacted", description="Topic of a `kafka` hook. Created if it is missing.")
-    uri: str = Field(default="", description="Address of the engine: http(s)://host:8080 or mysql://host:9030.")
-    user: str = Field(default="firnline", description="User name for the engine.")
+    uri: str = Field(default="", description="Address of Trino: http(s)://host:8080.")
+    user: str = Field(default="firnline", description="User name for Trino.")
     password_env: VariableName = Field(
         default="", description="Environment variable with the password. Empty: no password."
     )
-    catalog: str = Field(
-        default="", description="The catalog's name in the engine. Empty: its name in firnline's settings."
-    )
+    catalog: str = Field(default="", description="The catalog's name in Trino. Empty: its name in firnline's settings.")
     statement: str = Field(
         default="",
-        description="Statement to run, with {catalog}, {namespace}, {name} and {table} (the quoted full name). Empty: "
-        "the engine's refresh statement. Required for Trino, which has no general one.",
+        description="Statement to run, with {catalog}, {namespace}, {name} and {table} (the quoted full name). "
+        "Required for Trino, which has no general one.",
     )
     timeout_seconds: Seconds = Field(
         default=10.0, gt=0, le=3600, description="Seconds for one attempt. There are three attempts."
@@ -57,11 +43,10 @@ class HookSettings(Section):
 
     @model_validator(mode="after")
     def _is_complete(self) -> HookSettings:
-        if self.kind in ADDRESSES:
-            schemes, example = ADDRESSES[self.kind]
-            problem = address_problem(self.uri, schemes, example)
+        if self.kind == "trino":
+            problem = address_problem(self.uri, ("http", "https"), "http://trino:8080")
             if problem is not None:
-                raise KeyProblemError(("uri",), f"{self.kind} needs an address; {problem}")
+                raise KeyProblemError(("uri",), f"trino needs an address; {problem}")
         if self.kind == "trino" and not self.statement:
             raise KeyProblemError(
                 ("statement",),
@@ -77,7 +62,3 @@ class HookSettings(Section):
             allowed = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
             raise KeyProblemError(("statement",), f"{{{unknown[0]}}} is not one of {allowed}")
         return self
-
-    @property
-    def template(self) -> str:
-        return self.statement or DEFAULT_STATEMENTS.get(self.kind, "")

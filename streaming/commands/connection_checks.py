@@ -31,7 +31,7 @@ from compactor.locations import plain_path
 from compactor.locks.flink_locks import opened
 from compactor.reasons import Reason
 from compactor.redaction import hide
-from compactor.settings.hooks import ADDRESSES, HookSettings
+from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
 from compactor.settings.kafka import KafkaSettings
 from compactor.settings.locks import LockSettings
@@ -117,7 +117,7 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
     for lock in settings.locks:
         yield _tried(f"Flink's lock {lock.lock_id}", LOCK_REMEDY, _lock, lock)
     for number, hook in enumerate(settings.hooks):
-        if hook.kind in ADDRESSES:
+        if hook.kind == "trino":
             name = hook_name(number, hook)
             yield _tried(f"hook {name}", f"repair hooks[{number}] or what it needs on this host", _hook, hook, observe)
     yield _tried("in-flight folder", "make state.checkpoint writable", _in_flight, settings, observe)
@@ -362,7 +362,7 @@ def _hook(hook: HookSettings, observe: bool) -> str:
     """Its client is installed, and its password is there. Its engine is not asked: each statement changes something."""
     if observe:
         raise NothingToTryError("not called: `run --observe` commits nothing")
-    make_hook(hook, None, lambda: None)
+    make_hook(hook, lambda: None)
     if hook.password_env and not os.environ.get(hook.password_env):
         raise InputError(
             f"the environment variable {hook.password_env}, which hooks[].password_env names, is not set",

@@ -11,34 +11,22 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyspark.sql import SparkSession
-
 from compactor.errors import InputError
 from compactor.events import RunCommitted
 from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
-from streaming.hooks.spark_hook import SparkStatements
 
 Hook = Callable[[RunCommitted], None]
-MYSQL_PORT = 9030  # of StarRocks and Doris front ends
 TRINO_PORTS = {"http": 8080, "https": 443}
 
 
-def make_hook(settings: HookSettings, session: Any, producer: Callable[[], Any]) -> Hook:
-    """Make the hook that the settings describe. `session`: of Spark, for `spark`. `producer`: makes one, for `kafka`.
+def make_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
+    """Make the hook that the settings describe. `producer`: makes one, for `kafka`.
 
     Raises:
         InputError: the hook's client is not installed.
     """
-    match settings.kind:
-        case "kafka":
-            return kafka_hook(settings, producer)
-        case "spark":
-            return spark_hook(settings, session)
-        case "trino":
-            return trino_hook(settings)
-        case _:
-            return mysql_hook(settings)
+    return kafka_hook(settings, producer) if settings.kind == "kafka" else trino_hook(settings)
 
 
 def kafka_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
@@ -74,47 +62,6 @@ def compacted_event(committed: RunCommitted) -> tuple[bytes, bytes]:
     return str(table).encode(), json.dumps(body, ensure_ascii=False).encode()
 
 
-def spark_hook(settings: HookSettings, session: SparkSession) -> Hook:
-    """Run a statement in the service's own Spark session, to refresh its caches."""
-    statements = SparkStatements(session, settings.timeout_seconds)
-
-    def run(committed: RunCommitted) -> None:
-        statements.run(statement(settings, committed, "`"))
-
-    return run
-
-
-def mysql_hook(settings: HookSettings) -> Hook:
-    """Run a statement over the MySQL protocol (StarRocks, Doris). Needs the extra `firnline[mysql]`.
-
-    Opens a connection for each statement, because commits are rare.
-
-    Raises:
-        InputError: the client is not installed.
-    """
-    try:
-        import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an optional dependency
-    except ImportError:
-        message = f"hooks: {settings.kind} needs a MySQL client: pip install 'firnline[mysql]'"
-        raise InputError(message, reason=Reason.BAD_SETTING) from None
-    parts = urlsplit(settings.uri)
-
-    def run(committed: RunCommitted) -> None:
-        connection = pymysql.connect(
-            host=parts.hostname or "",
-            port=parts.port or MYSQL_PORT,
-            user=settings.user,
-            password=password(settings),
-            connect_timeout=max(1, int(settings.timeout_seconds)),
-            read_timeout=settings.timeout_seconds,
-            write_timeout=settings.timeout_seconds,
-        )
-        with closing(connection), connection.cursor() as cursor:
-            cursor.execute(statement(settings, committed, "`"))
-
-    return run
-
-
 def trino_hook(settings: HookSettings) -> Hook:
     """Run a statement over Trino's HTTP protocol. Needs the extra `firnline[trino]`.
 
@@ -147,7 +94,7 @@ def trino_hook(settings: HookSettings) -> Hook:
         with closing(connection):
             cursor = connection.cursor(stats_callback=_time_limit(settings.timeout_seconds))
             try:
-                cursor.execute(statement(settings, committed, '"'))
+                cursor.execute(statement(settings, committed))
                 cursor.fetchall()
             except (TimeoutError, TrinoConnectionError):
                 with suppress(Exception):  # the error of the statement says more
@@ -168,16 +115,15 @@ def _time_limit(seconds: float) -> Callable[[Any], None]:
     return check
 
 
-def statement(settings: HookSettings, committed: RunCommitted, quote: str) -> str:
-    """The statement for one table. `quote`: the engine's quotation mark for names."""
+def statement(settings: HookSettings, committed: RunCommitted) -> str:
+    """The statement for one table, its names quoted as Trino does."""
     table = committed.table
     catalog = settings.catalog or table.catalog
-    namespace = ".".join(table.namespace)
     parts = (catalog, *table.namespace, table.name)
-    quoted = ".".join(quote + part.replace(quote, quote * 2) + quote for part in parts)
-    text = {"catalog": catalog, "namespace": namespace, "name": table.name}
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    text = {"catalog": catalog, "namespace": ".".join(table.namespace), "name": table.name}
     literals = {key: value.replace("'", "''") for key, value in text.items()}  # statements use them in literals
-    return settings.template.format(**literals, table=quoted)
+    return settings.statement.format(**literals, table=quoted)
 
 
 def password(settings: HookSettings) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from compactor.events import HookFinished, Listener, RunCommitted
 from compactor.patience.backoff import Backoff
 from compactor.redaction import hide
@@ -35,15 +33,14 @@ class NamedHook:
     call: Hook
 
 
-def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer: Callable[[], Any]) -> list[NamedHook]:
+def named_hooks(wanted: Sequence[HookSettings], producer: Callable[[], Any]) -> list[NamedHook]:
     """Make the hooks that the settings describe, in their order. `producer`: as in `make_hook`.
 
     Raises:
         InputError: as `make_hook`.
     """
     return [
-        NamedHook(hook_name(number, each), each.tables, make_hook(each, session, producer))
-        for number, each in enumerate(wanted)
+        NamedHook(hook_name(number, each), each.tables, make_hook(each, producer)) for number, each in enumerate(wanted)
     ]
 
 

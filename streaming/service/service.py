@@ -325,7 +325,7 @@ class Service:
         """Hooks, shard group, dispatcher, ledger and streams, in this order."""
         if not session.sparkContext.master.startswith("local"):
             self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
-        self._start_hooks(session)
+        self._start_hooks()
         state, controls = self._state, self._controls
         ledger = DriverLedger(
             settings=controls.settings,
@@ -439,10 +439,10 @@ class Service:
         self._at_stop("shard group", group.stop)
         group.start()
 
-    def _start_hooks(self, session: SparkSession) -> None:
+    def _start_hooks(self) -> None:
         """None in observe mode: it commits nothing."""
         settings = () if self._observe else self._settings.hooks
-        named = named_hooks(settings, session, lambda: producer(self._settings.kafka))
+        named = named_hooks(settings, lambda: producer(self._settings.kafka))
         for hook in named:
             self._recorder.hook_known(hook.name)
         hooks = RefreshHooks(named, self._bus.publish)

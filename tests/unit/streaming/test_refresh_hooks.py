@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from mysql_mimic import MysqlServer, Session
 from pydantic import ValidationError
 
 from compactor.events import Event, HookFinished, RunCommitted
@@ -21,12 +18,12 @@ from compactor.patience.backoff import Backoff
 from compactor.settings.hooks import HookSettings
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.hooks.kinds import Hook, compacted_event, mysql_hook, statement, trino_hook
+from streaming.hooks.kinds import Hook, compacted_event, statement, trino_hook
 from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
 from streaming.service.service import Service
 from tests.services.serving import serving
 
-TABLE = TableName("lake", ("db", "in`ner"), "it's")
+TABLE = TableName("lake", ("db", 'in"ner'), "it's")
 OTHER = TableName("lake", ("db",), "other")
 
 
@@ -51,15 +48,14 @@ def committed(table: TableName = TABLE, snapshot: int = 9) -> RunCommitted:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"kind": "spark"}, "REFRESH TABLE `lake`.`db`.`in``ner`.`it's`"),
-        ({"kind": "spark", "catalog": "ice"}, "REFRESH TABLE `ice`.`db`.`in``ner`.`it's`"),
-        ({"kind": "starrocks", "uri": "mysql://s"}, "REFRESH EXTERNAL TABLE `lake`.`db`.`in``ner`.`it's`"),
-        ({"kind": "doris", "uri": "mysql://s"}, "REFRESH TABLE `lake`.`db`.`in``ner`.`it's`"),
-        ({"kind": "spark", "statement": "CALL f('{namespace}', '{name}')"}, "CALL f('db.in`ner', 'it''s')"),
+        ({"statement": "ANALYZE {table}"}, 'ANALYZE "lake"."db"."in""ner"."it\'s"'),
+        ({"statement": "ANALYZE {table}", "catalog": "ice"}, 'ANALYZE "ice"."db"."in""ner"."it\'s"'),
+        ({"statement": "CALL f('{namespace}', '{name}')"}, "CALL f('db.in\"ner', 'it''s')"),
     ],
 )
-def test_statements_name_the_table_as_the_engine_does(given: dict[str, str], expected: str) -> None:
-    assert statement(HookSettings.model_validate(given), committed(), "`") == expected
+def test_statements_name_the_table_as_trino_does(given: dict[str, str], expected: str) -> None:
+    settings = HookSettings.model_validate({"kind": "trino", "uri": "http://trino", **given})
+    assert statement(settings, committed()) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,8 +63,7 @@ def test_statements_name_the_table_as_the_engine_does(given: dict[str, str], exp
     [
         ({"kind": "trino", "uri": "http://trino"}, "statement"),
         ({"kind": "trino", "statement": "CALL f()"}, "uri"),
-        ({"kind": "doris"}, "uri"),
-        ({"kind": "spark", "statement": "REFRESH {tabel}"}, "tabel"),
+        ({"kind": "kafka", "statement": "REFRESH {tabel}"}, "tabel"),
         ({"kind": "presto"}, "kind"),
         ({"kind": "kafka", "timeout_seconds": 0}, "timeout_seconds"),
         ({"kind": "kafka", "topics": "x"}, "topics"),
@@ -83,7 +78,7 @@ def test_a_compacted_event_says_what_was_committed() -> None:
     key, value = compacted_event(committed())
     body = json.loads(value)
     assert key == str(TABLE).encode()
-    assert (body["type"], body["namespace"], body["name"]) == ("compacted", ["db", "in`ner"], "it's")
+    assert (body["type"], body["namespace"], body["name"]) == ("compacted", ["db", 'in"ner'], "it's")
     assert (body["snapshot-id"], body["files-in"], body["files-out"], body["delete-files-removed"]) == (9, 30, 3, 6)
 
 
@@ -160,54 +155,6 @@ def test_a_statement_that_trino_leaves_in_its_queue_is_cancelled() -> None:
         with pytest.raises(TimeoutError, match=r"took longer than hooks\[\]\.timeout_seconds \(1 s\)"):
             hook(committed(OTHER))
     assert heard[1:] == ["cancelled"]
-
-
-@contextmanager
-def mysql(seconds: float = 0.0) -> Iterator[tuple[str, list[str]]]:
-    """A server of MySQL's protocol; each statement takes `seconds`."""
-    heard: list[str] = []
-    address: Future[int] = Future()
-    loop = asyncio.new_event_loop()
-
-    class Listening(Session):
-        async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
-            if sql.startswith("REFRESH"):
-                heard.append(sql)
-                await asyncio.sleep(seconds)
-                return (), ()
-            return await super().handle_query(sql, attrs)
-
-    async def serve() -> None:
-        server = MysqlServer(session_factory=Listening)
-        await server.start_server(host="127.0.0.1", port=0)
-        address.set_result(server._server.sockets[0].getsockname()[1])
-        await asyncio.Event().wait()
-
-    def work() -> None:
-        tasks = [loop.create_task(serve())]
-        loop.run_forever()
-        tasks = [*asyncio.all_tasks(loop)]
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    yield f"mysql://127.0.0.1:{address.result(10)}", heard
-    loop.call_soon_threadsafe(loop.stop)
-
-
-@pytest.mark.parametrize(("kind", "verb"), [("starrocks", "REFRESH EXTERNAL TABLE"), ("doris", "REFRESH TABLE")])
-def test_mysql_speakers_run_the_statement(kind: Any, verb: str) -> None:
-    with mysql() as (uri, heard):
-        mysql_hook(HookSettings(kind=kind, uri=uri, catalog="ice"))(committed(OTHER))
-    assert heard == [f"{verb} `ice`.`db`.`other`"]
-
-
-def test_nobody_waits_longer_than_the_timeout() -> None:
-    with mysql(seconds=60) as (uri, heard), pytest.raises(Exception, match="timed out"):
-        mysql_hook(HookSettings(kind="doris", uri=uri, timeout_seconds=0.2))(committed(OTHER))
-    assert len(heard) == 1
 
 
 class Ear:
@@ -301,12 +248,12 @@ def test_each_hook_is_in_the_metrics_before_its_first_call() -> None:
     environment = {
         "FIRNLINE_CATALOGS": '{"lake": {"type": "sql", "uri": "sqlite:///:memory:"}}',
         "FIRNLINE_HTTP__PORT": "0",
-        "FIRNLINE_HOOKS": '[{"kind": "spark"}, {"kind": "spark", "tables": ["db.*"]}]',
+        "FIRNLINE_HOOKS": '[{"kind": "kafka"}, {"kind": "kafka", "tables": ["db.*"]}]',
     }
     service = Service(load_settings(None, environment))
-    service._start_hooks(cast("Any", None))  # the session is used by calls alone
+    service._start_hooks()
     (shown,) = service._recorder._counters["firnline_hook_calls_total"].collect()
     service.stop()
     assert {tuple(each.labels.values()) for each in shown.samples if each.name.endswith("_total")} == {
-        (hook, result) for hook in ("0-spark", "1-spark") for result in ("told", "failed")
+        (hook, result) for hook in ("0-kafka", "1-kafka") for result in ("told", "failed")
     }
