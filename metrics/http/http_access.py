@@ -17,6 +17,7 @@ import bcrypt
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
+from metrics.http.http_answer import COME_AGAIN, LOG_IN, Answer
 
 LOG = logging.getLogger("firnline")
 LONGEST_PASSWORD = 72  # bytes that bcrypt uses
@@ -47,6 +48,13 @@ class BasicAuth:
         self._accepted: dict[str, bytes] = {}
         self._places = threading.Semaphore(MOST_CHECKS)
         self._one_at_a_time = threading.Lock()
+
+    def refusal(self, headers: Mapping[str, str]) -> Answer | None:
+        """Why a client is refused: it has not logged in, or its password cannot be checked now. None: it is known."""
+        try:
+            return None if self.allows(headers.get("Authorization")) else LOG_IN
+        except BusyError:
+            return COME_AGAIN
 
     def allows(self, authorization: str | None) -> bool:
         """Whether the value of an Authorization header names a user and the user's password.

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from metrics.http.http_access import BasicAuth
-from metrics.http.http_connections import TEXT, Answer, refusal
+from metrics.http.http_answer import TEXT, Answer
 
-MOST_DIGITS = 18
-"""Of a length. Python refuses to read numbers of thousands of digits."""
 Take = Callable[[str, Mapping[str, str], bytes], Answer]
 """Path, headers and body of a POST request → the response."""
 
@@ -34,16 +32,15 @@ class Intake:
         """Why the request is refused before its body is read; None: read it."""
         if not self.takes(path):
             return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
-        refused = refusal(self.auth, headers) or self.closed() or self._refusal_of_length(headers)
+        refused = self.auth.refusal(headers) or self.closed() or self._refusal_of_length(headers)
         if refused is not None:
             self.unread(refused.status)
         return refused
 
     def _refusal_of_length(self, headers: Mapping[str, str]) -> Answer | None:
-        length = headers.get("Content-Length", "")
-        if "Transfer-Encoding" in headers or not length.isdecimal():
+        if "Transfer-Encoding" in headers or "Content-Length" not in headers:
             return Answer(b"Send the header Content-Length.\n", TEXT, HTTPStatus.LENGTH_REQUIRED)
-        if len(length) > MOST_DIGITS or int(length) > self.most_bytes:
+        if int(headers["Content-Length"]) > self.most_bytes:
             message = f"At most {self.most_bytes} bytes are accepted.\n"
             return Answer(message.encode(), TEXT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return None

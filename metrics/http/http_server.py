@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import logging
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from prometheus_client import CollectorRegistry, disable_created_metrics
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 
 from compactor.errors import InputError
 from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
-from metrics.http.http_connections import COME_AGAIN, TEXT, Answer, Begin, Server, refusal
+from metrics.http.http_answer import TEXT, Answer, plain
+from metrics.http.http_connections import EXCHANGE_SECONDS, PROBES, Server
 from metrics.http.http_intake import Intake
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
@@ -32,11 +29,10 @@ from metrics.status_page import Counting, Health, status_document, status_page
 LOGGER = logging.getLogger(__name__)
 
 _PORTS = 65_536
-_POLL_SECONDS = 0.1  # stop() waits at most this long for the server loop
+_BACKLOG = 128
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
-_PROBES = ("/healthz", "/readyz")
-_PATHS = ("/", "/api/v1/status", "/metrics", "/healthz", "/readyz")
+_PATHS = ("/", "/api/v1/status", "/metrics", *PROBES)
 
 
 @dataclass(frozen=True)
@@ -53,35 +49,23 @@ class Site:
     work: Callable[[], Work | None] = lambda: None
     pauses: Callable[[], Sequence[Pause]] = tuple
 
-    def answer(
-        self,
-        path: str,
-        headers: Mapping[str, str],
-        begin: Begin = lambda _probe: True,
-        auth: BasicAuth | None = None,
-    ) -> Answer:
+    def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
 
         With `auth`, a client that does not log in learns only whether the service is alive and ready: probes need that.
-        `begin` is called once it is known that the client may read the page.
         """
         place = path.partition("?")[0]
-        probe = place in _PROBES
-        refused = refusal(auth, headers)
-        if refused is not None and not probe:
+        refused = auth.refusal(headers) if auth is not None else None
+        if refused is not None and place not in PROBES:
             return refused
-        if not begin(probe):
-            return COME_AGAIN
         try:
             answer = self._route(place, headers)
-            if refused is None:
-                return answer
-            return replace(answer, body=f"{answer.status.phrase}\n".encode(), content_type=TEXT)
         except Exception:
             # Log the cause only: an error message can hold an address or a key that the client must not see.
             LOGGER.exception("cannot build the response to GET %r", path)
             message = "The service cannot build this page; its log has the error.\n"
             return Answer(message.encode(), TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return answer if refused is None else plain(answer.status)
 
     def _route(self, path: str, headers: Mapping[str, str]) -> Answer:
         match path:
@@ -128,7 +112,7 @@ class MetricsServer:
     """Serve one site from background threads. `port` 0 takes any free port; `address` returns it.
 
     `certificate`: serve HTTPS with it. `auth`: who may read the pages; None: everybody who reaches the port.
-    `intake`: takes requests with a body; None: there are none.
+    `intake`: takes requests with a body; None: there are none. `seconds`: see `EXCHANGE_SECONDS`.
     """
 
     def __init__(
@@ -140,21 +124,23 @@ class MetricsServer:
         certificate: Certificate | None = None,
         auth: BasicAuth | None = None,
         intake: Intake | None = None,
+        seconds: float = EXCHANGE_SECONDS,
     ) -> None:
-        self._intake = intake
-        self._answer = partial(site.answer, auth=auth)
+        self._pages = partial(site.answer, auth=auth)
         self._host = host
         self._port = port
         self._certificate = certificate
+        self._intake = intake
+        self._seconds = seconds
+        self._listener: socket.socket | None = None
         self._server: Server | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and bound port; before the start, host and port as configured."""
-        if self._server is None:
+        if self._listener is None:
             return self._host, self._port
-        host, port = self._server.server_address[:2]
+        host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def start(self) -> None:
@@ -167,38 +153,27 @@ class MetricsServer:
             return
         # Process-wide: `_created` series would double every counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._server = _bind(self._answer, self._host, self._port, self._certificate, self._intake)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="firnline-http", daemon=True
-        )
-        self._thread.start()
+        self._listener = _bound(self._host, self._port)
+        self._server = Server(self._listener, self._pages, self._certificate, self._intake, self._seconds)
 
     def stop(self) -> None:
         """Stop serving and free the port. Does nothing if not started."""
-        if self._server is None or self._thread is None:
+        if self._server is None:
             return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._server = self._thread = None
+        self._server.stop()
+        self._server = self._listener = None
         if self._intake is not None:
             self._intake.close()
 
 
-def _bind(
-    answer: Callable[[str, Mapping[str, str], Begin], Answer],
-    host: str,
-    port: int,
-    certificate: Certificate | None,
-    intake: Intake | None,
-) -> Server:
+def _bound(host: str, port: int) -> socket.socket:
     if port not in range(_PORTS):  # getaddrinfo would take the port modulo 65536
         raise InputError(f"http.port: {port} is not a port; set http.port to a number from 0 to {_PORTS - 1}")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return Server(answer, (str(address[0]), int(address[1])), family, certificate, intake)
+        return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise _bind_error(host, port, error) from error
 
@@ -219,32 +194,23 @@ def _bind_error(host: str, port: int, error: OSError) -> InputError:
 
 
 def _exposition(registry: CollectorRegistry, headers: Mapping[str, str]) -> Answer:
-    encoder, content_type = _encoder(headers.get("Accept") or "")
-    answer = Answer(encoder(registry), content_type)
-    if not _accepts_gzip(headers.get("Accept-Encoding") or ""):
-        return answer
-    compressed = gzip.compress(answer.body, compresslevel=1)
-    return replace(answer, body=compressed, headers=(("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))
+    """In the format and encoding that the client asks for, by prometheus_client's own application.
 
-
-def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Encoder and Content-Type for an Accept header.
-
-    prometheus_client copies the requested version into Content-Type: join folded lines, or a client could add headers.
+    It copies the requested version into Content-Type: join folded lines, or a client could add headers.
     """
+    accept = " ".join(headers.get("Accept", "").split())
     try:
-        return choose_encoder(" ".join(accept.split()))
+        return _by_application(registry, accept, headers.get("Accept-Encoding", ""))
     except (TypeError, ValueError):  # the requested version is not a number
-        return choose_encoder("")
+        return _by_application(registry, "", "")
 
 
-def _accepts_gzip(accept_encoding: str) -> bool:
-    """Unlike prometheus_client's check, treat a weight of 0 as a refusal (RFC 9110, section 12.4.2)."""
-    for offer in accept_encoding.lower().split(","):
-        coding, _, weight = offer.replace(" ", "").partition(";")
-        if coding == "gzip":
-            return weight not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+def _by_application(registry: CollectorRegistry, accept: str, encoding: str) -> Answer:
+    found: dict[str, str] = {}
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""}
+    environ |= {"HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": encoding}
+    parts = make_wsgi_app(registry)(environ, lambda _status, made: found.update(made))
+    return Answer(b"".join(parts), found.pop("Content-Type"), headers=(*found.items(), ("Vary", "Accept-Encoding")))
 
 
 def _health_answer(health: Health, *, well: bool) -> Answer:

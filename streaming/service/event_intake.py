@@ -25,7 +25,7 @@ from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError, Retr
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
 from compactor.table_names import TableName
-from metrics.http.http_connections import Answer
+from metrics.http.http_answer import Answer
 from streaming.commit_events import canonical, commit_report
 from streaming.commit_events.decoder import BadEvent, LocationChanged, MalformedError, RawEvent, TableChanged
 from streaming.kafka.commit_topic import RecordKind, kind_of

@@ -24,7 +24,7 @@ from compactor.spark.cluster import ClusterWatch
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
 from metrics.http.http_access import BasicAuth, Certificate
-from metrics.http.http_connections import TEXT, Answer
+from metrics.http.http_answer import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork

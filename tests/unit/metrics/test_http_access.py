@@ -104,7 +104,7 @@ def test_neither_plain_text_nor_silence_before_the_handshake_holds_up_others(
     held = [socket.create_connection(secure.address, timeout=20) for _ in range(2 * MOST_CONNECTIONS)]
     try:
         for client in held[::2]:
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert [https(secure, certificates.authority) for _ in range(5)] == [200] * 5
     finally:
         for client in held:
@@ -262,7 +262,7 @@ def test_a_flood_of_wrong_passwords_starves_neither_probes_nor_known_clients(
     assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
     slow = SlowHash(monkeypatch)
     flood = [socket.create_connection(private.address, timeout=60) for _ in range(100)]
-    request = f"GET /metrics HTTP/1.1\r\nAuthorization: {basic('me', 'wrong')}\r\n\r\n".encode()
+    request = f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: {basic('me', 'wrong')}\r\n\r\n".encode()
     try:
         for client in flood:
             with suppress(OSError):  # closed for another client
