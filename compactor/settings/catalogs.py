@@ -107,9 +107,6 @@ def _text(key: str, value: Any) -> str:
     if value is None or isinstance(value, list):
         what = "no value" if value is None else "a list"
         raise KeyProblemError((key,), f"{what} is not allowed; write one text, or remove the key")
-    if not isinstance(value, str | int | float):  # made by a tag: the text that was written is not known
-        problem = "this kind of value is not allowed; remove the tag (!!…), and write one text"
-        raise KeyProblemError((key,), problem)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

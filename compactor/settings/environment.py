@@ -10,7 +10,7 @@ from typing import Any, Final
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.allowed import nearest
-from compactor.settings.origins import PROPERTY_MAPS, Key, Origin, Sources, dotted, is_property
+from compactor.settings.origins import PROPERTY_MAPS, Key, Origin, Sources, dotted
 
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
@@ -56,7 +56,7 @@ def _put(sources: Sources, name: str, text: str, sections: Collection[str]) -> N
             _refuse_key_below(sources, tuple(key), name)
         section = section[key[-1]]
     key.append(_existing_key(section, levels[-1]))
-    sources.put(tuple(key), text if has_text else _value(name, text, tuple(key)), origin)
+    sources.put(tuple(key), text if has_text else _value(name, text), origin)
 
 
 def _refuse_key_below(sources: Sources, key: Key, name: str) -> None:
@@ -78,8 +78,8 @@ def _folded(key: str) -> str:
     return key.lower().replace("-", "_").replace(".", "_")
 
 
-def _value(name: str, text: str, key: Key) -> Any:
-    """Lists and maps are JSON; text that is no JSON stays text, which a list or a map then refuses."""
+def _value(name: str, text: str) -> Any:
+    """Lists and maps are JSON; numbers in them are texts. What is no JSON stays text, which a list then refuses."""
     if not text.startswith(JSON_BEGINS):
         return text
 
@@ -92,19 +92,9 @@ def _value(name: str, text: str, key: Key) -> Any:
         return dict(found)
 
     try:
-        as_written = json.loads(text, object_pairs_hook=pairs, parse_int=str, parse_float=str, parse_constant=str)
-        return _with_properties(json.loads(text, object_pairs_hook=pairs), as_written, key)
-    except (ValueError, RecursionError):  # a ValueError also for thousands of digits
+        return json.loads(text, object_pairs_hook=pairs, parse_int=str, parse_float=str, parse_constant=str)
+    except (ValueError, RecursionError):
         return text
-
-
-def _with_properties(value: Any, as_written: Any, key: Key) -> Any:
-    """The value, with properties as they are written: in JSON too, 1.10 may be a secret and no number."""
-    if is_property(key):
-        return as_written
-    if not isinstance(value, dict):
-        return value
-    return {name: _with_properties(inner, as_written[name], (*key, name)) for name, inner in value.items()}
 
 
 def variable_of(key: Key) -> str | None:

@@ -10,15 +10,6 @@ Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of list items from 0."""
 PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf")})
 """Maps of a client's properties, whose names may have dots; as each catalog is."""
-_TEXT_MAPS: Final = PROPERTY_MAPS | {("kafka", "catalog_names")}
-
-
-def is_property(key: Key) -> bool:
-    """Whether the value of `key` is a client's property or another free text: it stays as it is written.
-
-    `0123456701`, `1.10` and `12:30:45` are such texts: a secret or an id may look like a number.
-    """
-    return len(key) == 3 and (key[0] == "catalogs" or key[:2] in _TEXT_MAPS)  # noqa: PLR2004 - section, map, name
 
 
 @dataclass(frozen=True)

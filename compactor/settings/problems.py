@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from compactor.settings.section import KeyProblemError, Section, kind_of
 
 LONGEST_VALUE: Final = 80
 MOST_KEYS: Final = 14
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
 def explained(error: ValidationError, model: type[Section], sources: Sources) -> list[str]:
@@ -125,8 +127,6 @@ def _sentence(problem: ErrorDetails, place: _Place, model: type[Section]) -> str
         return f"this key is missing; {expected}"
     if given is None:
         return f"it has no value; {expected}; or remove the key, and its default applies"
-    if place.field and place.field.annotation is str and isinstance(given, int | float):
-        expected = f"{expected}; put it in quotes"
     hidden = place.field is None or _holds_maps(place.field)
     return f"{kind_of(given) if hidden else _shown(place.key, given)} is not allowed; {expected}"
 
@@ -185,4 +185,4 @@ def _shown(key: Key, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     text = shown(str(key[-1]) if key else "", text)
     text = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
-    return repr(text) if isinstance(value, str) else text
+    return repr(text) if isinstance(value, str) and not _NUMBER.fullmatch(text) else text

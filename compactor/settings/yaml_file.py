@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.origins import Key, Origin, Sources, dotted, is_property
+from compactor.settings.origins import Key, Origin, Sources, dotted
 from compactor.settings.pipe import read_text
 from compactor.settings.section import KeyProblemError
 
@@ -25,39 +25,29 @@ _REMEDIES = {
 _GENERAL_REMEDY = "a quote, bracket, colon or comma may be wrong"
 _OWN_WORDS = re.compile(r"'(<[a-z ]+>|[,\]}.!: ])'")
 """What PyYAML puts into quotes, and is no text of the file: kinds of tokens, and what it expected."""
-YAML_TAG = "tag:yaml.org,2002:"
-MERGE_TAG, TIMESTAMP_TAG, TEXT_TAG = f"{YAML_TAG}merge", f"{YAML_TAG}timestamp", f"{YAML_TAG}str"
-INTEGER_TAG, FLOAT_TAG, BOOLEAN_TAG = f"{YAML_TAG}int", f"{YAML_TAG}float", f"{YAML_TAG}bool"
-_NOT_QUOTED: Final = frozenset({INTEGER_TAG, FLOAT_TAG, BOOLEAN_TAG, MERGE_TAG, f"{YAML_TAG}value"})
-"""Tags that YAML gives to texts without quotes."""
-_WORDS: Final = frozenset({"yes", "no", "on", "off"})
+YAML_TAG: Final = "tag:yaml.org,2002:"
+_MERGE_TAG: Final = f"{YAML_TAG}merge"
+_WRITTEN: Final = frozenset({f"{YAML_TAG}{kind}" for kind in ("map", "seq", "str", "null", "merge")})
+"""Tags that need not be written."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text: no setting is a date, and a filter may be one. A value that its tag does not allow is named."""
+    """All values are texts, as in environment variables: their setting reads them, and knows what it wants. So a secret
+    or a version may look like a number.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
-        first: [(tag, pattern) for tag, pattern in known if tag != TIMESTAMP_TAG]
+        first: [(tag, pattern) for tag, pattern in known if tag in _WRITTEN]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-    def construct_object(self, node: Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except KeyProblemError:
-            raise
-        except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:  # what PyYAML lets through
-            tag = node.tag.replace(YAML_TAG, "!!")  # the value may be a secret
-            problem = f"has a value that is not what its tag {tag} says (line {_line(node)}); remove the tag"
-            raise KeyProblemError((), problem) from error
 
 
 def read_file(path: Path, what: str = "settings file") -> Sources:
     """Read a settings file, or another file of keys: `what`, in messages.
 
     Raises:
-        InputError: the file is missing, is an empty pipe, is no YAML, is no map, has a key twice, a number that is not
-            decimal, or a value that its tag does not allow. The message names the line.
+        InputError: the file is missing, is an empty pipe, is no YAML, is no map, has a key twice, or a tag. The message
+            names the line.
     """
     try:
         text = read_text(path, what)
@@ -85,10 +75,9 @@ def _parsed(text: str, path: Path) -> Sources:
         root = loader.get_single_node()
         if root is None:
             return Sources(str(path))
-        _refuse_duplicates(list(nodes_of(root)))
-        _keep_properties(loader, root, ())
         nodes = list(nodes_of(root))
-        _refuse_odd_numbers(nodes)
+        _refuse_tags(nodes)
+        _refuse_duplicates(nodes)
         tree = loader.construct_document(root)
     finally:
         loader.dispose()
@@ -130,7 +119,7 @@ def _refuse_duplicates(nodes: list[tuple[Key, Node, Node]]) -> None:
     for key, _, node in nodes:
         names: dict[tuple[str, str], Node] = {}
         for name, _ in node.value if isinstance(node, MappingNode) else ():
-            if not isinstance(name, ScalarNode) or name.tag == MERGE_TAG:
+            if not isinstance(name, ScalarNode) or name.tag == _MERGE_TAG:
                 continue
             first = names.setdefault((name.tag, name.value), name)
             if first is not name:
@@ -140,62 +129,11 @@ def _refuse_duplicates(nodes: list[tuple[Key, Node, Node]]) -> None:
                 raise KeyProblemError(double, f"has the key {dotted(double)} twice ({where}); remove one of them")
 
 
-def _keep_properties(loader: _Loader, node: Node, above: Key) -> None:
-    """Make properties texts as they are written; YAML would read some as numbers and booleans.
-
-    A value that an alias uses elsewhere too is a number there.
-    """
-    entries = node.value if isinstance(node, MappingNode) else []
-    for index, (name, value) in enumerate(entries):
-        if name.tag == MERGE_TAG:
-            for each in value.value if isinstance(value, SequenceNode) else [value]:
-                _keep_properties(loader, each, above)
-        elif isinstance(name, ScalarNode):
-            key = (*above, name.value)
-            if is_property(key):
-                entries[index] = (name, _as_written(loader, key, value))
-            else:
-                _keep_properties(loader, value, key)
-
-
-def _as_written(loader: _Loader, key: Key, node: Node) -> Node:
-    if not isinstance(node, ScalarNode) or node.tag not in _NOT_QUOTED:
-        return node
-    without_quotes = loader.resolve(ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
-    if node.tag != without_quotes:  # the file has this tag: the value must be what it says
-        return node
-    if node.tag == BOOLEAN_TAG and node.value.lower() in _WORDS:
-        problem = (
-            f"has at {dotted(key)} (line {_line(node)}) a word (yes, no, on or off) that YAML reads as a boolean: "
-            "write true or false, or put the text in quotes"
-        )
-        raise KeyProblemError(key, problem)
-    return ScalarNode(TEXT_TAG, node.value, node.start_mark, node.end_mark, node.style)
-
-
-def _refuse_odd_numbers(nodes: list[tuple[Key, Node, Node]]) -> None:
-    """YAML reads `0777` as 511 and `1:30:00` as 5400; people mean something else."""
+def _refuse_tags(nodes: list[tuple[Key, Node, Node]]) -> None:
     for key, place, node in nodes:
-        odd = _odd(place) or _odd(node)
-        if odd and (is_property(key) or not is_property(key[:3])):  # below a property is no map, but part of a secret
-            problem = (
-                f"has at {dotted(key)} (line {_line(node)}) {odd}: write a decimal number, or put the text in quotes"
-            )
-            raise KeyProblemError(key, problem)
-
-
-def _odd(node: Node) -> str | None:
-    """What kind of number it is, if it is not decimal."""
-    if node.tag not in {INTEGER_TAG, FLOAT_TAG}:
-        return None
-    text = node.value.lower().lstrip("+-")
-    if text.startswith(("0x", "0b")):
-        return "a hexadecimal number" if text[1] == "x" else "a binary number"
-    if ":" in text:
-        return "a number with colons, which YAML reads in base 60"
-    if node.tag == INTEGER_TAG and len(text) > 1 and text.startswith("0"):
-        return "a number that begins with 0, which YAML reads as octal"
-    return "a number with _" if "_" in text else None
+        if {place.tag, node.tag} - _WRITTEN:
+            at = f"at {dotted(key)} (line {_line(node)})" if key else f"in line {_line(node)}"
+            raise KeyProblemError(key, f"has {at} a tag: {_REMEDIES['!']}")  # the tag may be a secret
 
 
 def _line(node: Node) -> int:
