@@ -37,11 +37,8 @@ class Reason(StrEnum):
     STORE_REFUSES = "store_refuses"
     HISTORY = "history"
     MANIFEST_JOB = "manifest_job"
-    BROKER_FAILED = "broker_failed"
-    SERVER_FAILED = "server_failed"
     SPARK_LOST = "spark_lost"
     LOOK_HANGS = "look_hangs"
-    CHILD_ENDED = "child_ended"
 
     # Tables and their metadata.
     BAD_METADATA = "bad_metadata"

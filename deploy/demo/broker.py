@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compactor.errors import GiveUpError
-from compactor.reasons import Reason
 from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars, java_home
 from deploy.demo.local_process import free_port, local_process
 
@@ -96,6 +95,4 @@ def _cluster_id() -> str:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise GiveUpError(
-            f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason=Reason.BROKER_FAILED
-        )
+        raise GiveUpError(f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}")

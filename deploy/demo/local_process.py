@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compactor.errors import GiveUpError
-from compactor.reasons import Reason
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -69,7 +68,7 @@ def local_process(
         while not answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 words = log.read_text(errors="replace")[-LAST_CHARACTERS:]
-                raise GiveUpError(f"{name} did not start:\n{words}", reason=Reason.SERVER_FAILED)
+                raise GiveUpError(f"{name} did not start:\n{words}")
             time.sleep(LOOK_SECONDS)
         yield
     finally:

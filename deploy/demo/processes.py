@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from compactor.errors import GiveUpError
-from compactor.reasons import Reason
 from compactor.settings.environment import ENVIRONMENT_PREFIX
 
 STOP_SECONDS = 30.0  # the service's limit for SIGTERM
@@ -94,8 +93,7 @@ class Child:
     def _ended(self) -> GiveUpError:
         return GiveUpError(
             f"the {self.name} ended with exit code {self._process.returncode}; its log {self.log} ends with:\n"
-            + last_lines(self.log),
-            reason=Reason.CHILD_ENDED,
+            + last_lines(self.log)
         )
 
 

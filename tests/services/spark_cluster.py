@@ -24,7 +24,6 @@ from typing import Any
 import pyspark
 
 from compactor.errors import GiveUpError
-from compactor.reasons import Reason
 from compactor.spark.java import java_home
 from deploy.demo.local_process import free_port
 from tests.services.quick_java import OPTIONS
@@ -214,5 +213,5 @@ def _wait(what: str, daemon: Worker, done: Any) -> None:
                 return
         if daemon.process.poll() is not None or time.monotonic() > deadline:
             words = daemon.log.read_text(errors="replace")[-3000:]
-            raise GiveUpError(f"waited for {what}:\n{words}", reason=Reason.SERVER_FAILED)
+            raise GiveUpError(f"waited for {what}:\n{words}")
         time.sleep(0.2)
