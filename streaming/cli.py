@@ -12,12 +12,10 @@ from typing import Any, Final
 import click
 
 from compactor.errors import FirnlineError, InputError, RetryError
-from compactor.settings.environment import CONFIG_FILE_VARIABLE
-from compactor.settings.tree import LogSettings, load_settings
+from compactor.settings.origins import CONFIG_FILE_VARIABLE
 from streaming.commands.options import exit_code, fail
 from streaming.commands.streams import escape_what_cannot_be_encoded, unwritable
 from streaming.garbage_collection import collect_rarely
-from streaming.logs.set_up import set_up_logging
 from streaming.version import VERSION
 
 HELP = ["-h", "--help"]
@@ -113,16 +111,20 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """  # noqa: D301 - \b keeps click from re-wrapping
     escape_what_cannot_be_encoded()
     context.obj = config
-    set_up_logging(_log_settings(config), verbose=verbose)
+    _set_up_logging(config, verbose=verbose)
     collect_rarely()
 
 
-def _log_settings(config: Path | None) -> LogSettings:
-    """Log settings, or the defaults if the settings are invalid: the command that needs them reports the error."""
+def _set_up_logging(config: Path | None, *, verbose: bool) -> None:
+    """As the settings say, or by default if they are invalid: the command that needs them reports the error."""
+    from compactor.settings.tree import LogSettings, load_settings  # noqa: PLC0415 - start-up time: `--help`
+    from streaming.logs.set_up import set_up_logging  # noqa: PLC0415
+
     try:
-        return load_settings(config).logging
+        log = load_settings(config).logging
     except InputError:
-        return LogSettings()
+        log = LogSettings()
+    set_up_logging(log, verbose=verbose)
 
 
 if __name__ == "__main__":

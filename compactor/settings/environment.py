@@ -10,10 +10,16 @@ from typing import Any, Final
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.allowed import nearest
-from compactor.settings.origins import PROPERTY_MAPS, Key, Origin, Sources, dotted
+from compactor.settings.origins import (
+    CONFIG_FILE_VARIABLE,
+    ENVIRONMENT_PREFIX,
+    PROPERTY_MAPS,
+    Key,
+    Origin,
+    Sources,
+    dotted,
+)
 
-ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
-CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
 JSON_BEGINS: Final = ("[", "{")
 _SERVICE_LINK: Final = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_\w+)?)\Z")
 SERVICE_LINK: Final = (

@@ -27,14 +27,14 @@ from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.redaction import remember, secrets_in
 from compactor.settings.catalogs import EXAMPLE, Properties, checked_catalogs
-from compactor.settings.environment import CONFIG_FILE_VARIABLE, put_environment
+from compactor.settings.environment import put_environment
 from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
 from compactor.settings.kafka import KafkaSettings
 from compactor.settings.limits import LimitSettings
 from compactor.settings.locks import LockSettings
-from compactor.settings.origins import Sources
+from compactor.settings.origins import CONFIG_FILE_VARIABLE, Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
 from compactor.settings.section import MEBIBYTE, KeyProblemError, Section

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
 from compactor.redaction import SECRET_NAMES, holds_secret, is_secret
-from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.origins import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import aws_profile, bundles, spark_catalog_conf
 from compactor.spark.java import SPARK_JARS, JarSet, fetch_jars, java_home

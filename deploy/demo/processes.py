@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from compactor.errors import GiveUpError
-from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.origins import ENVIRONMENT_PREFIX
 
 STOP_SECONDS = 30.0  # the service's limit for SIGTERM
 LAST_LINES = 15

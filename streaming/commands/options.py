@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import click
 
 from compactor.errors import FirnlineError, InputError
-from compactor.settings.spark_options import run_options
 from compactor.table_names import MAIN
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
@@ -64,12 +63,20 @@ STRATEGY = click.option(
     help="threshold: merge all small files of partitions with min_input_files of them, as Spark's action. tiered: the "
     "service's default, which rewrites fewer bytes over many runs.",
 )
+
+
+def _run_options(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+    from compactor.settings.spark_options import run_options  # noqa: PLC0415 - start-up time: `--help`
+
+    return run_options(given)
+
+
 OPTION = click.option(
     "--option",
     "options",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=lambda _context, _parameter, given: run_options(given),
+    callback=_run_options,
     help="Option of Spark's rewrite_data_files by Spark's name, e.g. min-input-files=3. See docs/spark-options.md.",
 )
 

@@ -22,7 +22,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.origins import ENVIRONMENT_PREFIX
 from streaming.cli import main
 
 FILE = Path(__file__).with_suffix(".yaml")

@@ -39,7 +39,7 @@ from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
-from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.origins import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commit_events import canonical

@@ -21,7 +21,7 @@ import yaml
 from kafka import KafkaProducer
 from pyiceberg.catalog import Catalog, load_catalog
 
-from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.origins import ENVIRONMENT_PREFIX
 from deploy.demo.rest_catalog import rest_catalog
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
