@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,11 +21,9 @@ from deploy.demo.events_table import BUCKETS
 from deploy.demo.ingestion import IngestedCommit
 from deploy.demo.processes import Child, last_lines
 from deploy.demo.service_facts import Readings, read_metrics
-from deploy.demo.show import HISTORY, ActResult, Check, Show
+from deploy.demo.show import ActResult, Check, Show
 from deploy.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterrupted, work_folder
 from deploy.demo.table_facts import Look, TableCommit, TableFacts
-from metrics import definitions as d
-from metrics.stream_definitions import EVENTS
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
@@ -110,7 +107,6 @@ class Play:
         self._ingested: list[IngestedCommit] = []
         self._look: Look | None = None
         self._readings: Readings | None = None
-        self._history: dict[int, deque[int]] = {}
         self._last_look = 0.0
         self._quiet_since = 0.0
         self.address = f"http://{self._settings.http.host}:{self._settings.http.port}"
@@ -126,18 +122,17 @@ class Play:
         """Write many small files, then start the service, which rewrites them in one commit."""
         started = time.monotonic()
         self._show.heading("Act 1: a night without compaction, rewritten in one commit")
-        with self._show.live():
-            self._start_ingestion(pause=0.0)
-            self._wait(self._ingestion_has_ended, "the ingestion")
-            before_id = self._must_look().snapshot_id
-            self._show.say(
-                f"{self._must_look().files} files of {len(self._ingested)} commits; "
-                f"their events wait in Kafka; the service is not running yet"
-            )
-            self._start_service()
-            self._wait(lambda: self._readings is not None and self._readings.ready, "the service's start")
-            self._show.say(f"the service is ready: {self.address}")
-            self._wait(lambda: self._has_settled(before_id), "the first rewrite")
+        self._start_ingestion(pause=0.0)
+        self._wait(self._ingestion_has_ended, "the ingestion")
+        before_id = self._must_look().snapshot_id
+        self._show.say(
+            f"{self._must_look().files} files of {len(self._ingested)} commits; "
+            f"their events wait in Kafka; the service is not running yet"
+        )
+        self._start_service()
+        self._wait(lambda: self._readings is not None and self._readings.ready, "the service's start")
+        self._show.say(f"the service is ready: {self.address}")
+        self._wait(lambda: self._has_settled(before_id), "the first rewrite")
         self._show.say("comparing the rows before and after, by time travel")
         replaces = [commit for commit in self._must_look().commits if commit.is_replace]
         before, after = self._facts.content(before_id), self._facts.content(self._must_look().snapshot_id)
@@ -158,13 +153,11 @@ class Play:
         started = time.monotonic()
         self._show.heading("Act 2: files rise and fall while the writer writes")
         start, before_readings = self._must_look(), self._must_read()
-        self._history.clear()
         base, written_before = self._facts.content(start.snapshot_id), len(self._ingested)
-        with self._show.live():
-            self._start_ingestion(pause=PAUSE_SECONDS)
-            self._wait(self._ingestion_has_ended, "the ingestion")
-            self._show.say("the ingestion has ended; the service rewrites the rest")
-            self._wait(lambda: self._has_settled(None), "the last rewrite")
+        self._start_ingestion(pause=PAUSE_SECONDS)
+        self._wait(self._ingestion_has_ended, "the ingestion")
+        self._show.say("the ingestion has ended; the service rewrites the rest")
+        self._wait(lambda: self._has_settled(None), "the last rewrite")
         self._show.say("comparing the rows before and after every replace, by time travel")
         end = self._must_look()
         commits = end.commits_after(start.snapshot_id)
@@ -239,17 +232,12 @@ class Play:
         for line in self._ingestion.take_lines() if self._ingestion is not None else ():
             self._ingested.append(IngestedCommit(**json.loads(line)))
             if len(self._ingested) % 7 == 0:
-                self._show.progress(f"ingestion: {self._ingestion_text()}")
+                self._show.say(f"ingestion: {self._ingestion_text()}")
         if self._service is not None:
             self._service.must_run()
         if time.monotonic() - self._last_look >= LOOK_SECONDS:
             self._last_look = time.monotonic()
             self._look_around()
-        self._show.scene(
-            (("ingestion", self._ingestion_text()), ("service", self._service_text())),
-            self._look.buckets if self._look is not None else {},
-            {bucket: list(values) for bucket, values in self._history.items()},
-        )
 
     def _look_around(self) -> None:
         if self._service is not None:
@@ -261,8 +249,6 @@ class Play:
             if commit.is_replace:
                 files = f"{commit.files_removed} files → {commit.files_added}"
                 self._show.say(f"replace commit: {files}, by {commit.engines}", style="bold green")
-        for number, bucket in look.buckets.items():
-            self._history.setdefault(number, deque(maxlen=HISTORY)).append(bucket.files)
         self._look = look
 
     def _ingestion_text(self) -> str:
@@ -274,19 +260,6 @@ class Play:
         return (
             f"{len(self._ingested)} of {self._ingestion_goal} commits, {files} files, {total / 1e6:,.0f} MB, "
             f"the last commit took {last:.1f} s"
-        )
-
-    def _service_text(self) -> str:
-        if self._service is None:
-            return "not running"
-        readings = self._readings
-        if readings is None or not readings.ready:
-            return "starting"
-        state = "waiting for events" if readings.idle else "rewriting"
-        return (
-            f"{state}; received {readings.total(EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
-            f"commits, replaced {readings.total(d.COMMIT_INPUT_FILES.name):.0f} files"
-            + "".join(f"; failed and retried: {failure}" for failure in readings.failures)
         )
 
     def _ingestion_has_ended(self) -> bool:
