@@ -72,9 +72,9 @@ they are read. `plan` shows both, per spec:
 partitions 3 of 365, manifests read 2 of 120, files 41 of 9,800, projected: day >= 2024-01-15 AND user_bucket IN (2)
 ```
 
-With `policy.prune_files`, files are also skipped by their column bounds. Delete files that apply to nothing any more
-stay in partitions that the filter skips, until a run without a filter. For times before 1970 one more value matches:
-Iceberg 0.10 and earlier stored them with a year, month, day or hour one too late.
+With the table property `firnline.policy.prune_files`, files are also skipped by their column bounds. Delete files that
+apply to nothing any more stay in partitions that the filter skips, until a run without a filter. For times before 1970
+one more value matches: Iceberg 0.10 and earlier stored them with a year, month, day or hour one too late.
 """
 
 
