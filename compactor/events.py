@@ -292,7 +292,7 @@ class TableUnreadable:
 
 @dataclass(frozen=True)
 class DeadLettered:
-    """Events that no decoder could read or that match no table were sent to the dead-letter topic."""
+    """Events that no decoder could read were sent to the dead-letter topic."""
 
     reason: str
     count: int
@@ -310,7 +310,7 @@ class BatchFinished:
 
 @dataclass(frozen=True)
 class LagChanged:
-    """How many offsets of the topics a query has not read, since its last batch or behind open transactions."""
+    """How many offsets of the topics a query's last batch has not read."""
 
     query: str
     offsets: int
@@ -326,15 +326,10 @@ class StreamEnded:
 
 @dataclass(frozen=True)
 class EventsLost:
-    """The query never reads events of a topic. `count`: offsets. `unreadable`: Spark cannot read one of their batch.
-
-    Else retention removed them before they were read.
-    """
+    """The query went on from the end of the topics. `count`: offsets that it has skipped, at least 1."""
 
     query: str
-    topic: str
     count: int
-    unreadable: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from compactor.iceberg.other_compactors import DAY_SECONDS
 from compactor.partitions import JsonValue
 from compactor.runs.dispatcher import Work
 from compactor.runs.work_order import STARVING_SECONDS
+from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from metrics import definitions as d
 from metrics.metric_definition import MetricDefinition, slug
@@ -59,7 +60,7 @@ class DebtCollector(Collector):
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of
     all tables together. `waiting_looks` returns for each catalog the number of tables that wait for a look; `unlisted`
     the number of namespaces that could not be listed; `listed` for each catalog whether its last listing succeeded;
-    `shard_members` the number of services in the shard group (1 without a group, 0 while this service is not a member);
+    `shard` the part of the tables that is this service's;
     `active` whether this service may commit; `uncounted` the number of tables that were found and not looked at yet;
     `open_seconds` the seconds between two moments outside quiet hours; `paused` whether a table is paused, `held_until`
     when it was last; `clock` returns seconds since the epoch. `observing`: whether the service only observes.
@@ -77,7 +78,7 @@ class DebtCollector(Collector):
         waiting_looks: Callable[[], Mapping[str, int]] = dict,
         unlisted: Callable[[], int] = lambda: 0,
         listed: Callable[[], Mapping[str, bool]] = dict,
-        shard_members: Callable[[], int] = lambda: 1,
+        shard: Shard = EVERYTHING,
         active: Callable[[], bool] = lambda: True,
         observing: bool = False,
         uncounted: Callable[[], int] = lambda: 0,
@@ -95,7 +96,7 @@ class DebtCollector(Collector):
         self._waiting_looks = waiting_looks
         self._unlisted = unlisted
         self._listed = listed
-        self._shard_members = shard_members
+        self._shard = shard
         self._active = active
         self._observing = observing
         self._uncounted = uncounted
@@ -185,7 +186,6 @@ class DebtCollector(Collector):
             yield _family(definition, zip(labels, (value(debt.counts) for _, debt in worst), strict=True))
 
     def _service(self, summaries: tuple[TableSummary, ...], work: Work, now: float) -> Iterator[GaugeMetricFamily]:
-        members = self._shard_members()
         rewritten = [summary for summary in summaries if summary.debt.acted_on]
         paused = {summary.table for summary in rewritten if self._paused(summary.table)}
         waiting = (_waiting_seconds(summary.debt, now) for summary in rewritten if summary.table not in paused)
@@ -205,14 +205,13 @@ class DebtCollector(Collector):
             len(paused),
             self._unlisted(),
             self._ready(),
-            members > 0,
-            members,
             self._active(),
             self._observing,
             sum(_has_other_firnline(summary.debt, now) for summary in summaries),
         )
         for definition, value in zip(_SERVICE_METRICS, values, strict=True):
             yield _family(definition, [((), value)])
+        yield _family(d.SHARD_MEMBERS, [((str(self._shard.number),), self._shard.count)])
 
 
 def table_label(table: TableName) -> str:
@@ -337,8 +336,6 @@ _SERVICE_METRICS = (
     d.PAUSED_TABLES,
     d.UNLISTED_NAMESPACES,
     d.SERVICE_READY,
-    d.SHARD_JOINED,
-    d.SHARD_MEMBERS,
     d.ACTIVE,
     d.OBSERVING,
     d.OTHER_FIRNLINE_TABLES,

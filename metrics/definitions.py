@@ -212,15 +212,12 @@ OTHER_FIRNLINE_TABLES = gauge(
     "deployment. Stop one, or give each its own tables.",
 )
 
-SHARD_JOINED = gauge(
-    "firnline_shard_joined",
-    "1 if this service is a member of its shard group, or has none; 0 if it is not and takes care of no table.",
-    "Zero for minutes: open /readyz, which names the cause.",
-)
 SHARD_MEMBERS = gauge(
     "firnline_shard_members",
-    "Services in the shard group as this one sees them; 1 without a group, 0 while it is not a member.",
-    "Different on two services: compare their service.shard_group and kafka.bootstrap_servers.",
+    "Services among which the tables are divided, by the number of this one (service.shard); 1 without service.shard.",
+    "More than there are active services: the tables of those that are missing wait. Different on two services: "
+    "correct service.shard.",
+    labels=("shard",),
 )
 
 # The ledger.
@@ -244,8 +241,8 @@ RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where reading the new snapshots was not enough.",
     "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
-    "writers. `moved`: the table came from another service of the shard group. `taken_over`: its counts lie on "
-    "another host. `not_listed`: the catalog lists the newest snapshot alone (Nessie).",
+    "writers. `taken_over`: its counts lie on another host. `not_listed`: the catalog lists the newest snapshot alone "
+    "(Nessie).",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(
@@ -269,7 +266,7 @@ LOOKS = counter(
 WAITING_LOOKS = gauge(
     "firnline_waiting_looks",
     "Tables that wait for a look of the ledger.",
-    "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard_group).",
+    "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard).",
     labels=("catalog",),
 )
 UNLISTED_NAMESPACES = gauge(

@@ -50,15 +50,13 @@ HTTP_EVENTS = counter(
 )
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
-    "Offsets of all event topics and partitions that the query has not read: those that its last batch left, and those "
-    "that have waited for 30 s behind an open transaction of a producer.",
-    "Grows: batches are slower than the arrival of events; see batch seconds and manifest read seconds. Or a producer "
-    "does not end its transaction: the log names topic and partition.",
+    "Offsets of all event topics and partitions that the query's last batch has not read.",
+    "Grows: batches are slower than the arrival of events; see batch seconds and manifest read seconds.",
     labels=("query",),
 )
 DEAD_LETTERS = counter(
     "firnline_dead_letters_total",
-    "Events sent to the dead-letter topic.",
+    "Events that cannot be used; each is sent to the dead-letter topic.",
     "Read the dead-letter topic: the header firnline.reason of each message says why the event cannot be used.",
     labels=("reason",),
 )
@@ -82,19 +80,16 @@ LAST_BATCH_TIMESTAMP_SECONDS = gauge(
 )
 STREAM_ENDS = counter(
     "firnline_stream_ends_total",
-    "Times that a query of the stream ended and was started again, by cause.",
-    "`kafka_unavailable`, `no_topic`, `not_allowed`: Kafka. `no_space`: the volume of state.checkpoint. `unavailable`: "
-    "a catalog. `topic_recreated`: the new topic is read from its beginning. `batch_unreadable`: a record cannot be "
-    "read; after the fourth end its batch is skipped. `spark_lost`: Spark has stopped, and firnline ends too. "
-    "`unexpected`: see the log; the checkpoint is set aside if it ends again.",
+    "Times that the query of the stream ended and was started again, by cause.",
+    "`kafka_unavailable`: the brokers, the topics or the rights on them. `unavailable`: what a batch is kept in. "
+    "`unexpected`: see the log; at the second end at the same offsets the query goes on from the end of the topics.",
     labels=("query", "cause"),
 )
 EVENTS_LOST = counter(
     "firnline_lost_events_total",
-    "Offsets that retention removed from a topic before the query read them, or that were skipped because a record of "
-    "their batch cannot be read. A sweep counts their commits at once; dead letters and requests among them are lost.",
-    "See the log. Removed: the service was down or behind for longer than the topic keeps events: raise the topic's "
-    "retention.ms. Skipped: correct the producer of the record.",
+    "Offsets that were skipped because the query failed twice at the same place and went on from the topics' end. "
+    "All tables are looked at; requested rewrites among them are lost.",
+    "See the log: it has the place and the error. Correct the producer of the record.",
     labels=("query",),
 )
 

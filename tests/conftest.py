@@ -70,7 +70,6 @@ GROUPS = {
         "packaging",
         "reporter",
         "s3_store",
-        "shard_group",
         "unreadable_tables",
     ),
     "runs": (

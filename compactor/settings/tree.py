@@ -41,6 +41,7 @@ from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
 from compactor.settings.texts import AbsolutePath, Checkpoint, Glob, Master
 from compactor.settings.units import Bytes, Seconds
 from compactor.settings.yaml_file import read_file
+from compactor.shards import Shard
 from compactor.table_names import TableName
 
 GLOBS = ['["db.*"]']
@@ -263,12 +264,12 @@ class ServiceSettings(Section):
         "Spark's option (5 there). Never more than there are slots (cores of the executors less one for the stream). "
         "Unset: all slots, shared fairly with other runs.",
     )
-    shard_group: str = Field(
+    shard: str = Field(
         default="",
-        max_length=200,
-        description="Name of the group of services that divide the tables among themselves. Services with the same "
-        "name on the same brokers find each other; each takes care of its part of the tables. The name is part of the "
-        "consumer group firnline-shards-<name>. Empty: no group; this service takes care of all tables.",
+        examples=['"2/4"'],
+        description="Which of several services this is that divide the tables among themselves: `2/4` is number 2 of 0 "
+        "to 3. Each takes care of its part of the tables, and needs a checkpoint of its own. Empty: this service takes "
+        "care of all tables.",
     )
     retry_seconds: Seconds = Field(
         default=10.0, gt=0, le=600, description="First back-off of a failed table. Doubles up to 10 min."
@@ -311,12 +312,11 @@ class ServiceSettings(Section):
         "more, is searched under others: it may have been renamed. No time decides whether outputs are deleted.",
     )
 
-    @field_validator("shard_group")
+    @field_validator("shard")
     @classmethod
-    def _shard_group_is_a_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9._-]*", name):
-            raise ValueError(f"{name!r} must consist of letters, digits, '.', '_' and '-', e.g. lake")
-        return name
+    def _shard_is_of_a_count(cls, text: str) -> str:
+        Shard.of(text)
+        return text
 
 
 class LogSettings(Section):

@@ -50,9 +50,7 @@ from metrics.http.http_access import Certificate
 from streaming.hooks.kinds import make_hook
 from streaming.hooks.refresh_hooks import hook_name
 from streaming.kafka.access import KafkaAccess
-from streaming.kafka.commit_topic import ForeignTopicError
-from streaming.kafka.shard_group import group_id
-from streaming.kafka.topic_sample import sample_topic
+from streaming.kafka.commit_topic import ForeignTopicError, sample_topic
 from streaming.ledger.watched_tables import raise_unless_excluded
 from streaming.wiring import history_table, in_flight_records
 
@@ -397,20 +395,10 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         for pattern in kafka.patterns:
             remedy = f"allow this principal to DESCRIBE and READ the topics that match {pattern}"
             yield _tried(f"events topics {pattern}", remedy, _read_topics, access[0], kafka, pattern)
-        if settings.service.shard_group and not observe:
-            group = group_id(settings.service.shard_group)
-            yield _tried(
-                f"shard group {group}", f"allow this principal to READ group {group}", _group, access[0], group
-            )
         for name, topic in written.items():
             yield _tried(name, _topic_remedy(topic, ("WRITE",)), _written_topic, access[0], topic, observe)
     finally:
         access[0].close()
-
-
-def _group(access: KafkaAccess, group: str) -> str:
-    access.check_group(group)
-    return "READ allowed"
 
 
 def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], observe: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from functools import partial
 from pathlib import Path
 
 import click
@@ -19,7 +18,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import BadEvent, RawEvent, TableChanged, decode
 from streaming.commit_events.strict_json import INT64_MAX
 from streaming.kafka.clients import publish
-from streaming.kafka.topic_sample import check_commit_topic
+from streaming.kafka.commit_topic import check_commit_topic
 
 SENDER = "firnline-emit"
 
@@ -40,8 +39,8 @@ def emit(config: Path | None, /, table: str, snapshot_id: int | None, output: st
         firnline -c firnline.yaml emit lake.db.events     (if several catalogs are configured)
 
     The table is not loaded: only the section kafka, tables and the names of the catalogs are used. If it does not
-    exist, the event goes to the dead-letter topic. An event that is lost or sent twice does no harm: sweeps of the
-    catalogs find commits without events. Java writers announce themselves by catalog properties, see docs/writers/.
+    exist, the service logs its name. An event that is lost or sent twice does no harm: sweeps of the catalogs find
+    commits without events. Java writers announce themselves by catalog properties, see docs/writers/.
     """  # noqa: D301 - \b keeps click from re-wrapping
     settings = load_settings(config)
     name = _announceable(table, settings)
@@ -58,7 +57,8 @@ def emit(config: Path | None, /, table: str, snapshot_id: int | None, output: st
     decoded = decode(RawEvent(key, value, (), changed.timestamp_ms), (canonical.DECODER,))
     if isinstance(decoded, BadEvent):  # e.g. a control character in a name
         raise InputError(f"table name {table!r} cannot be used: {decoded.detail}")
-    publish(settings.kafka, key, value, what="the event", check=partial(_check_topic, settings.kafka))
+    _check_topic(settings.kafka)
+    publish(settings.kafka, key, value, what="the event")
     if output == "json":
         print_json({"table": str(name), "snapshot_id": snapshot_id, "event_id": changed.event_id})
     else:

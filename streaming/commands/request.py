@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from functools import partial
 from pathlib import Path
 
 import click
@@ -17,9 +16,8 @@ from compactor.table_names import TableName
 from streaming.commands.options import OUTPUT, not_empty, print_json
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.kafka.clients import publish
-from streaming.kafka.topic_sample import check_commit_topic
-from streaming.kafka.topic_watch import waits_for_transaction
+from streaming.kafka.clients import publish, waits_for_transaction
+from streaming.kafka.commit_topic import check_commit_topic
 
 SENDER = "firnline-request"
 
@@ -59,7 +57,8 @@ def request_rewrite(config: Path | None, /, table: str, where: str | None, outpu
         request=(where or "").strip(),
     )
     key, value = canonical.encode(changed, sender=SENDER)
-    sent = publish(settings.kafka, key, value, what="the request", check=partial(check_commit_topic, settings.kafka))
+    check_commit_topic(settings.kafka)
+    sent = publish(settings.kafka, key, value, what="the request")
     waits = waits_for_transaction(settings.kafka, *sent)
     if output == "json":
         document = {"table": str(view.name), "where": where, "event_id": changed.event_id}

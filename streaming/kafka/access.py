@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from dataclasses import dataclass
 
-from kafka.admin import MemberToRemove, NewTopic
-from kafka.errors import GroupAuthorizationFailedError, KafkaError, RetriableError, for_code
+from kafka.admin import NewTopic
+from kafka.errors import KafkaError, for_code
 
 from compactor.errors import InputError, RetryError
-from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
 from streaming.kafka.clients import NOT_ALLOWED, admin_client, no_broker
 
 UNKNOWN_TOPIC = 3
-COORDINATOR_SECONDS = 15.0  # the first use of any group in a cluster creates the topic of all groups
-RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,30 +62,6 @@ class KafkaAccess:
             return sorted(self._admin.list_topics())
         except KafkaError as error:
             raise RetryError(f"topics cannot be listed: {type(error).__name__}: {error}") from error
-
-    def check_group(self, group: str) -> None:
-        """Check that this principal may join the consumer group, without joining it.
-
-        Raises:
-            InputError: this principal may not READ the group.
-            RetryError: the broker reports another error.
-        """
-        # Joining would divide the tables anew. Removing a member that does not exist needs the same permission.
-        nobody = [MemberToRemove(member_id=f"probe-{uuid.uuid4().hex}")]
-        deadline = time.monotonic() + COORDINATOR_SECONDS
-        while True:
-            try:
-                self._admin.remove_group_members(group, nobody)
-            except GroupAuthorizationFailedError as error:
-                raise InputError(
-                    f"group {group}: the broker does not allow this principal to READ it", reason=Reason.NOT_ALLOWED
-                ) from error
-            except KafkaError as error:
-                if not isinstance(error, RetriableError) or time.monotonic() > deadline:
-                    raise RetryError(f"group {group}: {type(error).__name__}: {error}") from error
-                time.sleep(RETRY_SECONDS)
-            else:
-                return
 
     def check_creation(self, name: str) -> None:
         """Check by a validate-only request that the topic could be created.

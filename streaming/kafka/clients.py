@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import RetriableError, TopicAlreadyExistsError
+from kafka.admin import KafkaAdminClient, NewTopic, OffsetSpec
+from kafka.errors import KafkaError, RetriableError, TopicAlreadyExistsError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -55,8 +54,9 @@ broker takes it, it says itself."""
 FIXED = {"acks": "all", "enable_idempotence": False}
 """Arguments that no option overrides. All brokers have what is answered as sent. An idempotent producer of kafka-python
 fails for ever after one record that the broker refuses (too large, not allowed); a repeated event does no harm."""
-LATEST = "latest"
 LETTER_COMPRESSION = "zstd"
+LETTER_BLOCK_MS = "15000"
+"""Instead of a minute: commit events wait for the dead letters of their batch."""
 JAVA_ONLY = (
     "sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type", "ssl.keystore.type",
 )  # fmt: skip
@@ -69,7 +69,7 @@ LOGIN_MODULES = {
 }
 
 
-def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> dict[str, str]:
+def source_options(kafka: KafkaSettings, most_events: int) -> dict[str, str]:
     """Options of Spark's Kafka source, for batches of at most `most_events`.
 
     Control topics of sinks are transactional: read only committed records.
@@ -86,7 +86,7 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": isolation_of(kafka),
         **({"subscribe": kafka.commit_topic} if alone else {"subscribePattern": _pattern(kafka)}),
-        "startingOffsets": starting,
+        "startingOffsets": "latest",
         "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
         "includeHeaders": "true",
         "kafka.max.poll.records": str(POLL_RECORDS),
@@ -127,6 +127,7 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.compression.type": LETTER_COMPRESSION,
+        "kafka.max.block.ms": LETTER_BLOCK_MS,
         "topic": kafka.dead_letter_topic,
         **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }
@@ -222,42 +223,34 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise no_broker(kafka, error) from error
 
 
-def publish(
-    kafka: KafkaSettings, key: bytes, value: bytes, *, what: str, check: Callable[[], None]
-) -> tuple[TopicPartition, int]:
-    """Write one record to the commit topic if `check` raises nothing, and wait until the brokers have it: its place.
+def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str) -> tuple[TopicPartition, int]:
+    """Write one record to the commit topic, and wait until the brokers have it: its place.
 
-    The producer connects during the check: both wait for the broker most of the time. `what`: the record's name in
-    the error.
+    `what`: the record's name in the error.
 
     Raises:
         RetryError: no broker answers, or the record was not written.
-        Exception: of the check. Nothing was written.
     """
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        connecting = beside.submit(_connected, kafka)
+    with closing(producer(kafka)) as client:
         try:
-            check()
-            sent = connecting.result().send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
-            return TopicPartition(sent.topic, sent.partition), sent.offset
-        except FirnlineError:
-            raise
+            sent = client.send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
         except Exception as error:
             raise RetryError(f"cannot send {what} to topic {kafka.commit_topic}: {error}") from error
-        finally:
-            if connecting.exception() is None:
-                connecting.result().close(timeout=SEND_SECONDS)
+    return TopicPartition(sent.topic, sent.partition), sent.offset
 
 
-def _connected(kafka: KafkaSettings) -> KafkaProducer:
-    """A producer that knows the leaders of the commit topic."""
-    client = producer(kafka)
+def waits_for_transaction(kafka: KafkaSettings, place: TopicPartition, offset: int) -> bool:
+    """Whether a record that was written cannot be read yet. False if the broker does not tell.
+
+    A record in an open transaction, or behind one, waits for its end.
+    """
     try:
-        client.partitions_for(kafka.commit_topic)
-    except Exception:
-        client.close(timeout=SEND_SECONDS)
-        raise
-    return client
+        with closing(admin_client(kafka)) as client:
+            found = client.list_partition_offsets({place: OffsetSpec.LATEST}, isolation_of(kafka))
+    except KafkaError as error:
+        LOG.debug("the end of %s is not known: %s", place, error)
+        return False
+    return bool(found[place].offset <= offset)
 
 
 def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[str] = ()) -> None:
@@ -291,19 +284,6 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
         raise no_broker(kafka, error) from error
     finally:
         admin.close()
-
-
-def cluster_id(kafka: KafkaSettings) -> str:
-    """The id that the brokers give their cluster.
-
-    Raises:
-        RetryError: no broker answers.
-    """
-    try:
-        with closing(admin_client(kafka)) as admin:
-            return str(admin.describe_cluster()["cluster_id"])
-    except Exception as error:
-        raise no_broker(kafka, error) from error
 
 
 def _wait_for(admin: KafkaAdminClient, topic: str) -> None:

@@ -6,22 +6,19 @@ events → inbox → look queue → lookers (threads) → looker → board; the 
 from __future__ import annotations
 
 import hashlib
-import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError
 from compactor.events import Listener, LocationUnresolved
-from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError
+from compactor.iceberg.tables import Catalogs
 from compactor.locations import plain_path, user_folder
 from compactor.manifests.cache import ManifestCache
-from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.storage.ledger_database import LedgerDatabase, opened_by
@@ -29,7 +26,7 @@ from compactor.table_names import TableName
 from metrics.reserve_collector import StateSpace
 from streaming.ledger.board_writer import BoardWriter
 from streaming.ledger.inbox import Inbox
-from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.look_queue import LookQueue
 from streaming.ledger.looker import Looker
 from streaming.ledger.lookers import Breakers, Lookers
 from streaming.ledger.table_locations import TableLocations
@@ -44,13 +41,6 @@ COUNTING_CACHE_BYTES = 16 * 1024 * 1024
 LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
-
-JUDGE_AFTER_SECONDS = 8.0
-"""Between an event of an unknown name and the call that decides whether it is a dead letter: the event of a transaction
-comes before its commit. Batches of dead letters are 10 s apart, so that this wait delays none of them."""
-
-MOST_ASKED = 1_000
-"""Names that one batch of dead letters asks the catalogs for: each is a call, and the batch waits for them."""
 
 FORGET_SECONDS = 600.0
 """Between two times that names which are no tables are forgotten."""
@@ -68,7 +58,7 @@ class Around:
     """
 
     wake: Callable[[], None]
-    shard: Callable[[], Shard]
+    shard: Shard
     may_sweep: Callable[[], bool]
     behind: Callable[[], bool]
 
@@ -78,7 +68,7 @@ class DriverLedger:
     """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder.
 
     `deployment`: the id that this deployment writes into its commits; empty if it makes none. `token`: of the lease on
-    the checkpoint; each holder has a state of its own. 0 without a lease. `pause`: waits so many seconds.
+    the checkpoint; each holder has a state of its own. 0 without a lease.
     """
 
     settings: WorkSettings
@@ -91,13 +81,11 @@ class DriverLedger:
     clock: Callable[[], float] = time.time
     deployment: str = ""
     token: int = 0
-    pause: Callable[[float], object] = time.sleep
     looker: Looker = field(init=False)
     watcher: TableWatcher = field(init=False)
     inbox: Inbox = field(init=False)
     breakers: Breakers = field(init=False)
     writer: BoardWriter = field(init=False)
-    _first_shard: Shard | None = field(default=None, init=False)
     _forgot_at: float = field(default=float("-inf"), init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
 
@@ -127,7 +115,6 @@ class DriverLedger:
             locations=self._locations,
             is_listed=self._may_be_listed,
             spelled=self._spelled,
-            came_from_other=self._came_from_other,
             taken_over=self._taken_over,
         )
         self._lookers = Lookers(
@@ -157,6 +144,7 @@ class DriverLedger:
 
     def start(self) -> None:
         """Start the threads of looks and sweeps."""
+        self._drop_requests_of_others()
         self.breakers.publish()
         self._lookers.start()
         self.watcher.start()
@@ -209,38 +197,6 @@ class DriverLedger:
         found = self.watcher.found
         return None if found is None else (self.writer.answered_of(found), len(found))
 
-    def shard_changed(self, shard: Shard) -> None:
-        """Forget the tables of others, and look for those that are ours now.
-
-        A service that owns nothing has just joined, or is cut off for a while: its counts stay. Requests stay with the
-        tables that become ours soon.
-        """
-        if self._first_shard is None:
-            self._first_shard = shard.lasting
-        if shard.owns_nothing:
-            return
-        for table in self.board.known():
-            if shard.owns(table):
-                self.inbox.unsure.discard(table)
-            elif shard.lasting.owns(table):
-                self.looker.forget(table, keep_requests=True)
-            else:
-                self._tell_of_lost_requests(table)
-                self.looker.forget(table)
-        self.watcher.sweep_soon()
-
-    def _tell_of_lost_requests(self, table: TableName) -> None:
-        """The table's owner has not heard of these requests if it joined after they were sent."""
-        if table in self.inbox.unsure:  # it was never ours: its owner has heard them
-            self.inbox.unsure.discard(table)
-            return
-        for requested in self.board.requests(table):
-            LOG.warning(
-                "%s is another service's now, and a requested rewrite is not done. If that service does not do it, "
-                "send it again: firnline request %s%s",
-                table, table, f" --where {shlex.quote(requested)}" if requested else "",
-            )  # fmt: skip
-
     def settings_changed(self) -> None:
         """Forget tables that are ignored now, and look at all others."""
         for table in self.board.known():
@@ -248,73 +204,21 @@ class DriverLedger:
                 self.looker.forget(table)
         self.watcher.sweep_soon()
 
-    def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
-        """Which of these tables do not exist, or cannot be loaded and are not listed. Asks the catalog where it must.
-
-        Ignored tables are never missing, nor those for which the catalogs would be asked beyond `MOST_ASKED` names. A
-        new name is judged after `JUDGE_AFTER_SECONDS`.
-
-        Raises:
-            FirnlineError: a catalog does not answer.
-        """
-        unsure = self._unknown(tables)
-        if not all(map(self.looker.names.is_no_table, unsure)):
-            self.pause(JUDGE_AFTER_SECONDS)
-            unsure = self._unknown(unsure)  # looks may have found some since
-        if not unsure:
-            return frozenset()
-        unsure = self._few(unsure)
-        with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
-            exists = dict(zip(unsure, pool.map(self._exists, unsure), strict=True))
-        return frozenset(table for table in unsure if not exists[table])
-
-    def _unknown(self, tables: Collection[TableName]) -> list[TableName]:
-        unknown = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
-        if all(self.watcher.has_listed(table.catalog) for table in unknown):
-            return unknown
-        counted = frozenset(self._saved_keys())  # before the restart: the sweep of a backlog's tables comes later
-        return [each for each in unknown if self.watcher.has_listed(each.catalog) or each.key not in counted]
-
-    def _few(self, unsure: Sequence[TableName]) -> list[TableName]:
-        """Tables that were not found a moment ago, which cost no call, and `MOST_ASKED` others."""
-        costly = [table for table in unsure if not self.looker.names.is_no_table(table)][MOST_ASKED:]
-        if costly:
-            LOG.warning(
-                "%d tables that events name were not checked, because too many names in one batch are unknown (%s, …): "
-                "their events are no dead letters if the tables do not exist",
-                len(costly), costly[0],
-            )  # fmt: skip
-        left_out = frozenset(costly)
-        return [table for table in unsure if table not in left_out]
-
-    def _is_known(self, table: TableName) -> bool:
-        known = self.looker.is_known(table) or self.board.has_read(table) or self.watcher.is_listed(table)
-        return known or self.settings.tables.ignores(table)
-
     def _may_be_listed(self, table: TableName) -> bool:
         return self.watcher.may_have(table)  # the watcher is made after the looker
 
     def _spelled(self, table: TableName) -> TableName | None:
         return self.watcher.spelled(table)
 
-    def _exists(self, table: TableName) -> bool:
-        if self.looker.names.is_no_table(table):
-            return False
-        if not self.breakers.available(table.catalog):
-            raise RetryError(f"catalog {table.catalog} does not answer", reason=Reason.CATALOG_UNAVAILABLE)
-        try:
-            self.looker.load(table, None, self.clock())
-        except OtherNameError as error:
-            table = error.called
-        except TableMissingError:
-            self.looker.names.no_table(table)
-            return False
-        except RetryError as error:
-            if error.reason is Reason.CATALOG_UNAVAILABLE or not self.watcher.has_listed(table.catalog):
-                raise  # else it was counted before, or no listing will ever tell whether it exists
-        if self._wants(table):
-            self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
-        return True
+    def _drop_requests_of_others(self) -> None:
+        """Of tables that were this service's before `service.shard` was changed."""
+        for table, filters in self.board.pending().items():
+            if not self._owns(table):
+                LOG.warning(
+                    "%s is another service's now (service.shard): %d requested rewrites are dropped; send them again",
+                    table, len(filters),
+                )  # fmt: skip
+                self.board.drop_requests(table)
 
     def _list_soon(self) -> None:
         self.watcher.list_soon()
@@ -324,10 +228,7 @@ class DriverLedger:
         self.listener(LocationUnresolved(source=source, folder=folder))
 
     def _owns(self, table: TableName) -> bool:
-        return self.around.shard().owns(table)
-
-    def _came_from_other(self, table: TableName) -> bool:
-        return self._first_shard is not None and not self._first_shard.owns(table)
+        return self.around.shard.owns(table)
 
     def _taken_over(self) -> bool:
         """Whether an earlier holder of the lease has counted the tables on another host: its state was on its disk."""

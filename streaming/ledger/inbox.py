@@ -5,9 +5,8 @@ If no look has told of such a table yet, it is searched. It is not searched if e
 ignored or another service's: looks never tell where such tables are.
 
 An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
-table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: each
-service reads it once, and nothing else tells of it. So it is kept while it is not certain that its table is another
-service's. Requested rewrites are saved once, before the batch ends and before a look may drop them.
+table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: nothing
+else tells of it. Requested rewrites are saved once, before the batch ends and before a look may drop them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from compactor.events import EventsHeard, Listener
 from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.table_names import TableName
-from streaming.ledger.heard import AnyHeard, Heard
+from streaming.intake.heard import AnyHeard, Heard
 from streaming.ledger.kept_requests import KeptRequests
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
@@ -34,8 +33,7 @@ from streaming.logs.events import LOG
 class Inbox:
     """The callable that gets each batch's events. `is_found`: whether the last sweep listed a table.
 
-    `unsure`: tables whose requests were all kept before this service had joined the others. `shared`: folders of the
-    metadata of too many tables.
+    `shared`: folders of the metadata of too many tables.
     """
 
     settings: WorkSettings
@@ -43,20 +41,19 @@ class Inbox:
     queue: LookQueue
     looker: Looker
     catalogs: Sequence[str]
-    shard: Callable[[], Shard]
+    shard: Shard
     is_found: Callable[[TableName], bool]
     listener: Listener
-    unsure: set[TableName] = field(default_factory=set, init=False)
     shared: set[str] = field(default_factory=set, init=False)
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
-        shard, asked = self.shard(), dict[TableName, Asked]()
+        asked = dict[TableName, Asked]()
         requests = KeptRequests(self.board.pending(), lambda table: self._lane(table) is Lane.EVENT)
-        for event in (found for each in events for found in self._with_tables(each, shard)):
-            if self.settings.tables.ignores(event.table):
+        for event in (found for each in events for found in self._with_tables(each)):
+            if self.settings.tables.ignores(event.table) or not self.shard.owns(event.table):
                 continue
-            is_kept = event.request is None or self._keep(event.table, event.request, shard, requests)
-            one = self._asks(event) if is_kept and shard.owns(event.table) else None
+            is_kept = event.request is None or requests.take(event.table, event.request)
+            one = self._asks(event) if is_kept else None
             if one is not None:
                 asked[event.table] = one.joined(asked[event.table]) if event.table in asked else one
         if requests.kept:
@@ -97,11 +94,11 @@ class Inbox:
             oldest[event.source] = min(event.timestamp_ms, oldest.get(event.source, event.timestamp_ms))
         self.listener(EventsHeard(by_source=Counter(event.source for event in events), oldest_ms=oldest))
 
-    def _with_tables(self, event: AnyHeard, shard: Shard) -> Sequence[Heard]:
+    def _with_tables(self, event: AnyHeard) -> Sequence[Heard]:
         """The event for each table that it may be of; none: the table of its metadata file is searched if need be."""
         if isinstance(event, Heard):
-            called = self._called(event)
-            return (event if called == event.table else replace(event, table=called),)
+            listed = self.looker.spelled(event.table)
+            return (event if listed is None else replace(event, table=listed),)
         locations, written, at = self.looker.locations, event.metadata_location, event.timestamp_ms / 1000
         tables = locations.find(written)
         if len(tables) > MOST_SHARING:
@@ -113,7 +110,7 @@ class Inbox:
                 for table in tables
             ]
         suggested = [*guesses(folder_of(written), self.catalogs)]
-        ours = [guess for guess in suggested if shard.owns(guess) and not self.settings.tables.ignores(guess)]
+        ours = [guess for guess in suggested if self.shard.owns(guess) and not self.settings.tables.ignores(guess)]
         if suggested and not ours:
             return ()
         if locations.search(written, event.source, at) is not None:
@@ -122,16 +119,6 @@ class Inbox:
                     # Once: the listings of the search find a table that comes later.
                     self.queue.put(guess, Asked(self._lane(guess), at, tries=len(TRY_AGAIN_SECONDS)))
         return ()
-
-    def _called(self, event: Heard) -> TableName:
-        """The table as its catalog calls it, as far as it is known.
-
-        A name that is ignored may be another spelling of a watched one; not of a request, which may mean that table.
-        """
-        called = self.looker.names.name_of(event.table)
-        if event.request is not None or not self.settings.tables.ignores(called):
-            return called
-        return self.looker.spelled(called) or called
 
     def _tell_of_shared(self, folder: str, tables: int) -> None:
         """Once for each folder."""
@@ -146,15 +133,3 @@ class Inbox:
     def _lane(self, table: TableName) -> Lane:
         known = self.looker.is_known(table) or self.board.has_read(table) or self.is_found(table)
         return Lane.EVENT if known else Lane.UNKNOWN
-
-    def _keep(self, table: TableName, filter_text: str, shard: Shard, requests: KeptRequests) -> bool:
-        """Note a requested rewrite. The look drops it if the table is not acted on or does not exist.
-
-        False: too many wait, or another service does it.
-        """
-        is_ours = shard.owns(table)
-        if not (is_ours or shard.lasting.owns(table)) or not requests.take(table, filter_text):
-            return False
-        if not is_ours and shard.members == (shard.me,) and not self.board.requests(table):
-            self.unsure.add(table)
-        return True

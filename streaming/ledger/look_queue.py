@@ -26,7 +26,7 @@ MOST_ANNOUNCED = 16
 EVENTS_IN_A_ROW = 7
 """Looks for events, after which one for another table follows."""
 MOST_UNKNOWN = 1_000
-"""Unknown names that wait at a time. Sweeps, and the check before an event is called unusable, find what is dropped."""
+"""Unknown names that wait at a time. Sweeps find what is dropped."""
 
 
 class Lane(IntEnum):

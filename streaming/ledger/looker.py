@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import is_not
 
@@ -22,7 +22,6 @@ from compactor.iceberg.other_compactors import flink_converts, other_firnlines
 from compactor.iceberg.tables import (
     Catalogs,
     KnownVersion,
-    OtherNameError,
     TableMissingError,
     TableView,
     Unchanged,
@@ -40,14 +39,13 @@ from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
 from streaming.ledger.look_queue import Asked
-from streaming.ledger.strange_names import StrangeNames
+from streaming.ledger.missing_names import MissingNames
 from streaming.ledger.table_locations import TableLocations, metadata_version
 from streaming.ledger.table_rhythms import TableRhythms
 from streaming.logs.events import LOG
 
 FIRST_RETRY_SECONDS = 15.0
 LONGEST_RETRY_SECONDS = 600.0
-MOVED = "moved"
 TAKEN_OVER = "taken_over"
 REMEMBERED_SNAPSHOTS = 256
 """Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
@@ -65,15 +63,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Looked:
-    """A look's outcome. `again_after`: seconds until the next look, None: when somebody asks. `error`: what failed.
-
-    `called`: the table's name, if the catalog has it under another one than the name that was looked up.
-    """
+    """A look's outcome. `again_after`: seconds until the next look, None: when somebody asks. `error`: what failed."""
 
     outcome: Outcome
     again_after: float | None = None
     error: FirnlineError | None = None
-    called: TableName | None = None
 
 
 @dataclass
@@ -103,7 +97,6 @@ class Looker:
         locations: Learns where tables keep their metadata.
         is_listed: Whether the last listing of the catalog has the table, or may have missed it.
         spelled: The listed name that differs from an unlisted one by capitals only.
-        came_from_other: Whether another service of the shard group had the table when this one joined.
         taken_over: Whether the counts of the service before lie on another host.
     """
 
@@ -121,9 +114,8 @@ class Looker:
     locations: TableLocations = field(default_factory=TableLocations)
     is_listed: Callable[[TableName], bool] = lambda _table: False
     spelled: Callable[[TableName], TableName | None] = lambda _table: None
-    came_from_other: Callable[[TableName], bool] = lambda _table: False
     taken_over: Callable[[], bool] = lambda: False
-    names: StrangeNames = field(init=False)
+    names: MissingNames = field(init=False)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look that changed one could not be saved; empty if it was. All threads write it."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
@@ -132,15 +124,13 @@ class Looker:
     _backoff: Backoff = field(default=Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS), init=False)
 
     def __post_init__(self) -> None:
-        self.names = StrangeNames(self.clock)
+        self.names = MissingNames(self.clock)
 
     def look(self, table: TableName, asked: Asked) -> Looked:
         """Look at the table; all failures are in the result."""
         source = self.rhythms.source(table)
         try:
             looked = self._look(table, asked)
-        except OtherNameError as error:
-            looked = self._has_other_name(table, error)
         except TableMissingError as error:
             looked = self._lost(table, error)
         except StateDamagedError as error:
@@ -210,11 +200,11 @@ class Looker:
         self.writer.unreadable(table, error, None)
         self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
 
-    def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
-        """Another service takes care of the table now. Its state stays on disk."""
+    def forget(self, table: TableName) -> None:
+        """The table is ignored now. Its state stays on disk."""
         self._known.pop(table, None)
         self._planned.discard(table)
-        self.board.forget(table, keep_requests=keep_requests)
+        self.board.forget(table)
         self.writer.forget(table)
         self.rhythms.forget(table)
         self.locations.forget(table)
@@ -238,42 +228,20 @@ class Looker:
         """The table. A name that cannot be loaded may be none: events also name other formats, and what is forbidden.
 
         Raises:
-            OtherNameError: it has another name in the catalog.
-            TableMissingError: it does not exist; or it cannot be loaded, no listing has it and it was never counted.
+            TableMissingError: it does not exist, or another name is listed that differs by capitals only; or it cannot
+                be loaded, no listing has it and it was never counted.
             RetryError: as of `Catalogs.load_if_changed`.
         """
+        listed = self.spelled(table)
+        if listed is not None:
+            raise TableMissingError(f"no listing has {table}, but {listed}: events of that name alone are used")
         try:
-            loaded = self.catalogs.load_if_changed(table, known, now)
+            return self.catalogs.load_if_changed(table, known, now)
         except RetryError as error:
             certain = error.reason is Reason.CATALOG_UNAVAILABLE or self.is_listed(table)
             if certain or known is not None or self.database.head(table.key) is not None:
                 raise
-            LOG.info("its events are not used, as no listing has it: %s", error)
             raise TableMissingError(str(error)) from error
-        self._check_name(table, loaded)
-        return loaded
-
-    def _check_name(self, table: TableName, loaded: TableView | Unchanged) -> None:
-        """REST catalogs do not tell their own spelling of a name; the listing has it.
-
-        Raises:
-            OtherNameError: the name is another spelling of a listed one, and both are one table.
-            TableMissingError, RetryError: as of `Catalogs.load` of this name, or the catalog does not answer any more.
-        """
-        listed = self.spelled(table)
-        if listed is not None:
-            uuid = loaded.uuid if isinstance(loaded, TableView) else self.catalogs.load(table).uuid
-            if uuid == self._uuid(listed):
-                raise OtherNameError(table, listed)
-
-    def _uuid(self, listed: TableName) -> str | None:
-        """None: it cannot be loaded, unlike the table that was just loaded by another name, so it is not that table."""
-        try:
-            return self.catalogs.load(listed).uuid
-        except FirnlineError as error:
-            if error.reason is Reason.CATALOG_UNAVAILABLE:
-                raise
-            return None
 
     def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
         self.locations.put(table, view.metadata_location)
@@ -302,7 +270,7 @@ class Looker:
             LedgerUpdated(
                 table=table,
                 snapshot_id=update.snapshot_id,
-                recount_reason=self._recount_reason(table, update.recount_reason) if update.begins else None,
+                recount_reason=self._recount_reason(update.recount_reason) if update.begins else None,
                 counted=update.counted,
                 event_to_ledger_seconds=waited,
             )
@@ -311,13 +279,9 @@ class Looker:
             self._read_ahead(view)
         return Looked(Outcome.COUNTED if update.counted else Outcome.COUNTING, 0.0 if update.more else None)
 
-    def _recount_reason(self, table: TableName, reason: str | None) -> str | None:
-        """A table that another service has counted is no sign of a lost checkpoint."""
-        if reason != FIRST_SIGHT:
-            return reason
-        if self.came_from_other(table):
-            return MOVED
-        return TAKEN_OVER if self.taken_over() else FIRST_SIGHT
+    def _recount_reason(self, reason: str | None) -> str | None:
+        """A table that an earlier holder of the lease has counted is no sign of a lost checkpoint."""
+        return TAKEN_OVER if reason == FIRST_SIGHT and self.taken_over() else reason
 
     def _save(self, state: TableState, *, needed: bool) -> bool:
         """Save the state. If that fails, the counts are right all the same; the next look counts from the older one.
@@ -370,8 +334,9 @@ class Looker:
 
         Requests cannot be found again. They wait for another look, and as long as listings have the table.
         """
-        self.names.lost(table)
         was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
+        if self.names.lost(table) and not was_known:
+            LOG.info("events of an unknown table are not used: %s", error)
         self._failures.pop(table, None)
         self._planned.discard(table)
         self.rhythms.forget(table)
@@ -384,16 +349,6 @@ class Looker:
             self._forget_state(table)
         self.writer.answered(table)
         return Looked(Outcome.MISSING, error=error)
-
-    def _has_other_name(self, table: TableName, error: OtherNameError) -> Looked:
-        """The table has another name: what was requested under this one is requested under that one."""
-        if self.settings.tables.ignores(error.called):
-            self.board.drop_requests(table)
-        else:
-            self.board.rename_requests(table, error.called)
-        looked = self._lost(table, error)
-        self.names.is_called(table, error.called)
-        return replace(looked, called=error.called)
 
     def _has_state(self, table: TableName) -> bool:
         try:

@@ -17,7 +17,7 @@ from compactor.events import CatalogAnswers, Listener
 from compactor.patience.breaker import DEFAULT_FAILURES, Breaker
 from compactor.reasons import Reason
 from compactor.table_names import TableName
-from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.look_queue import Asked, LookQueue
 from streaming.ledger.looker import Looked, Looker, Outcome
 from streaming.logs.events import LOG
 
@@ -204,8 +204,8 @@ class Lookers:
         with _outlived(table):
             looked = self.looker.look(table, asked)
         with _outlived(table):
-            if not self.wanted(table):  # it became another service's, or ignored, during the look
-                self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
+            if not self.wanted(table):  # it became ignored during the look
+                self.looker.forget(table)
         with _outlived(table):
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
         self.queue.done(table)
@@ -217,9 +217,6 @@ class Lookers:
 
     def _look_again(self, table: TableName, asked: Asked, looked: Looked) -> None:
         """Look again later if what was announced is not there: an event can come shortly before its commit."""
-        if looked.called is not None:
-            self._look_by_its_name(looked.called, asked)
-            return
         if looked.outcome is Outcome.MISSING:
             missing, waits = asked.announced, asked.oldest_event is not None
         else:
@@ -227,12 +224,6 @@ class Lookers:
         if (missing or waits) and asked.tries < len(TRY_AGAIN_SECONDS):
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])
-
-    def _look_by_its_name(self, table: TableName, asked: Asked) -> None:
-        if self.wanted(table):
-            self.queue.put(table, replace(asked, lane=Lane.EVENT))
-        else:
-            self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
 
 
 @contextmanager

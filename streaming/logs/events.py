@@ -70,11 +70,8 @@ LINES: Final[Mapping[type[events.Event], tuple[int, str, str]]] = {
     ),
     events.EventsLost: (
         WARNING,
-        (
-            "events are skipped: a record of their batch cannot be read, or retention removed them; a sweep counts "
-            "their commits"
-        ),
-        "query topic offsets=count unreadable",
+        "events were skipped; all tables are looked at",
+        "query offsets=count",
     ),
     events.PartitionsSkipped: (logging.DEBUG, "skipped", "table reason"),
 }

@@ -32,22 +32,21 @@ from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.intake.event_intake import EventIntake, is_events_path
+from streaming.intake.event_query import EVENTS_QUERY
+from streaming.intake.event_sources import EventSources
 from streaming.kafka.clients import producer
-from streaming.ledger.event_reader import EVENTS_QUERY
-from streaming.ledger.event_sources import EventSources
 from streaming.logs.events import LOG
-from streaming.service.event_intake import EventIntake, is_events_path
 from streaming.service.process_memory import memory_now
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
     from compactor.lease.holder import LeaseHolder
-    from streaming.kafka.shard_group import ShardGroup
-    from streaming.kafka.topic_watch import TopicWatch
+    from streaming.intake.event_stream import EventStream
+    from streaming.kafka.broker_watch import BrokerWatch
     from streaming.ledger.driver_ledger import DriverLedger
     from streaming.service.in_flight_sweep import InFlightSweep
     from streaming.service.settings_reload import SettingsReload
-    from streaming.service.streams import Streams
 
 
 HANG_SECONDS = 300.0
@@ -77,7 +76,7 @@ class ServiceState:
     ready: bool = False
     draining: bool = False
     reload: SettingsReload | None = None
-    topics: TopicWatch | None = None
+    broker: BrokerWatch | None = None
     lease: LeaseHolder | None = None
     pauses: PauseWatch | None = None
     limits: Limits = NO_LIMITS
@@ -86,8 +85,8 @@ class ServiceState:
     records: InFlightRecords | None = None
     certificate: Certificate | None = None
     ledger: DriverLedger | None = None
-    group: ShardGroup | None = None
-    streams: Streams | None = None
+    shard: Shard = EVERYTHING
+    stream: EventStream | None = None
     slots: SlotPool | None = None
     cluster: ClusterWatch | None = None
     ticks: Callable[[], float] = time.monotonic
@@ -100,11 +99,6 @@ class ServiceState:
     def active(self) -> bool:
         """Whether this service may commit; in observe mode, which needs no lease, whether it works."""
         return self.ready if self.lease is None else self.lease.active
-
-    @property
-    def shard(self) -> Shard:
-        """The part of the tables that is this service's now."""
-        return EVERYTHING if self.group is None else self.group.current
 
     @property
     def current_pauses(self) -> tuple[Pause, ...]:
@@ -198,9 +192,8 @@ class ServiceState:
     def _not_ready(self) -> dict[str, str]:
         """Parts without which the service is not ready, beside the query of commit events."""
         troubles = {
-            "kafka": "" if self.topics is None else self.topics.trouble,
+            "kafka": "" if self.broker is None else self.broker.trouble,
             "lease": "" if self.lease is None else self.lease.trouble,
-            "shard group": "" if self.group is None else self.group.trouble,
             "executors": "" if self.cluster is None else self.cluster.state.trouble,
         }
         return {part: trouble for part, trouble in troubles.items() if trouble}
@@ -215,8 +208,8 @@ class ServiceState:
         """Why no events are taken by HTTP now; None: they are."""
         if self.observing:
             return OBSERVES
-        topics = self.topics  # nothing is written to them before they exist and are known to be ours
-        return None if topics is not None and topics.prepared else STARTS
+        broker = self.broker  # nothing is written to topics before they exist and are known to be ours
+        return None if broker is not None and broker.prepared else STARTS
 
     @property
     def health(self) -> Health:
@@ -228,8 +221,8 @@ class ServiceState:
         lease = self.lease
         if not self.ready:
             details["service"] = (lease.waiting if lease is not None else "") or "starting or stopping"
-        streams = {} if self.streams is None else self.streams.troubles
-        details |= {f"stream {name}": trouble for name, trouble in streams.items()}
+        unread = "" if self.stream is None else self.stream.trouble
+        details |= {f"stream {EVENTS_QUERY}": unread} if unread else {}
         if self.ledger is not None:
             details |= self.ledger.troubles
         work = self.work
@@ -249,10 +242,10 @@ class ServiceState:
         troubles = self._not_ready
         details |= troubles
         details = {part: hide(text) for part, text in details.items()}
-        dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.streams is not None and self.streams.dead)
+        dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.stream is not None and self.stream.dead)
         return Health(
             live=not dead,
-            ready=self.ready and EVENTS_QUERY not in streams and not troubles,
+            ready=self.ready and not unread and not troubles,
             details=details,
             active=self.active,
             deployment="" if lease is None else lease.deployment,
@@ -272,17 +265,16 @@ def metrics_server(
     Raises:
         InputError: the certificate cannot be used.
     """
-    worst, alone = settings.service.worst_partitions, 0 if settings.service.shard_group and not state.observing else 1
     collector = DebtCollector(
         board,
         lambda: state.work,
         lambda: state.ready_for_scrape,
         version=VERSION,
-        worst_partitions=worst,
+        worst_partitions=settings.service.worst_partitions,
         waiting_looks=lambda: state.waiting_looks,
         unlisted=lambda: state.unlisted,
         listed=lambda: state.listed,
-        shard_members=lambda: len(state.group.members) if state.group is not None else alone,
+        shard=state.shard,
         active=lambda: state.active,
         observing=state.observing,
         uncounted=lambda: state.counting.left if state.counting is not None else 0,

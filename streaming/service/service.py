@@ -1,8 +1,8 @@
 """The service: starts its parts in a fixed order, watches them, and stops them in the reverse order.
 
 Start: HTTP pages (alive, not ready) → catalogs, topics → lease (a standby waits here) → history → Spark → sweep of
-in-flight records → shard group → dispatcher → streaming queries → ledger → ready. Without a broker the queries start
-once one answers; looks find all commits until then. Every part that starts adds the step that stops it.
+in-flight records → dispatcher → stream → ledger → ready. Without a broker the stream starts once one answers; looks
+find all commits until then. Every part that starts adds the step that stops it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -35,26 +36,24 @@ from compactor.runs.pauses import PauseFolder, PauseWatch
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import ObserveWorker, RewriteWorker
 from compactor.settings.tree import Settings
+from compactor.shards import EVERYTHING, Shard
 from compactor.spark.session import spark_session
-from compactor.table_names import TableName
 from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
+from streaming.intake.event_query import EVENTS_QUERY, BatchHandler, EventDecoder, EventQuery
+from streaming.intake.event_sources import EventSources
+from streaming.intake.event_stream import EventStream
+from streaming.intake.heard import AnyHeard
+from streaming.kafka.broker_watch import BrokerWatch
 from streaming.kafka.clients import ensure_topics, producer
-from streaming.kafka.group_offsets import GroupOffsets, Offsets
-from streaming.kafka.shard_group import ShardGroup, group_deployment, member_name
-from streaming.kafka.topic_sample import check_commit_topic
-from streaming.kafka.topic_watch import TopicWatch
-from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
+from streaming.kafka.commit_topic import check_commit_topic
 from streaming.ledger.driver_ledger import Around, DriverLedger
-from streaming.ledger.event_reader import EVENTS_QUERY
-from streaming.ledger.heard import AnyHeard
 from streaming.logs.events import LOG, log_event
 from streaming.service.controls import Controls
 from streaming.service.event_bus import EventBus
 from streaming.service.in_flight_sweep import InFlightSweep, MayAsk, UnsteppedClock
 from streaming.service.pages import ServiceState, metrics_server
-from streaming.service.streams import Streams
 from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting
 
 if TYPE_CHECKING:
@@ -90,10 +89,11 @@ class Service:
         self._clock = clock
         self._board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
-        self._state = ServiceState(observing=observe)
+        self._shard = EVERYTHING if observe else Shard.of(settings.service.shard)
+        self._state = ServiceState(observing=observe, shard=self._shard)
         self._controls = Controls(settings, path, self._state, clock)
-        self._topics = TopicWatch(settings.kafka, self._topics_recreated, self._events_hidden, self._check_topics)
-        self._state.topics = self._topics
+        self._broker = BrokerWatch(settings.kafka, self._check_topics, commits=not observe)
+        self._state.broker = self._broker
         self._stop_steps = ExitStack()
         self._stopping_at: float | None = None
         registry = CollectorRegistry()
@@ -123,7 +123,7 @@ class Service:
 
         Raises:
             InputError: a setting makes it impossible; the message names the key.
-            RetryError: no catalog answers, or no broker, which a shard group needs.
+            RetryError: no catalog answers.
         """
         self._state.starting = True
         check_run_settings(self._settings, observe=self._observe)
@@ -182,13 +182,13 @@ class Service:
                 state.lease.check()
             if self._controls.check():
                 return
-            self._topics.check()
+            self._broker.check()
             if state.ledger is not None:
                 state.ledger.check()
-            if state.streams is not None:
-                with spark_needed(state.streams.session):
-                    state.streams.check()
-                    state.events_read = EVENTS_QUERY not in state.streams.troubles
+            if state.stream is not None:
+                with spark_needed(state.stream.source.session):
+                    state.stream.check()
+                    state.events_read = not state.stream.trouble
             if state.sweep is not None:
                 state.sweep.check()
 
@@ -250,28 +250,20 @@ class Service:
     def _check_surroundings(self) -> None:
         """A catalog answers; if a broker does, topics exist and are ours. Nothing is written before."""
         check_catalogs(self._catalogs)
-        self._topics.look()
-        self._at_stop("topic watch", self._topics.stop)
-        self._topics.start()
+        self._broker.look()
+        self._at_stop("broker watch", self._broker.stop)
+        self._broker.start()
 
     def _check_topics(self) -> None:
         hook_topics = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
         ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
 
-    def _topics_recreated(self, topics: frozenset[str]) -> None:
-        if self._state.streams is not None:  # before, nothing was read of them
-            self._state.streams.topics_recreated(topics)
-
-    def _events_hidden(self, offsets: int) -> None:
-        if self._state.streams is not None:
-            self._state.streams.events_hidden(offsets)
-
     def _become_active(self, checkpoint: str) -> CommitRight:
         """Wait for the lease on the checkpoint. It is given back at the end of the stop, when nothing can be committed.
 
         Raises:
-            RetryError: the checkpoint's store or the broker does not answer.
+            RetryError: the checkpoint's store does not answer.
         """
         if self._observe:
             return UNLIMITED
@@ -283,9 +275,10 @@ class Service:
         return lease.right
 
     def _shard_deployment(self) -> str:
-        """The services of a shard group are one deployment, whatever checkpoints they have; empty without a group."""
-        group = self._settings.service.shard_group
-        return group_deployment(self._settings.kafka, group) if group else ""
+        """Services that divide the tables are one deployment, whatever checkpoints they have; empty without others."""
+        kafka = self._settings.kafka
+        place = f"kafka:{kafka.bootstrap_servers}/{kafka.commit_topic}"
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, place)) if self._shard.count > 1 else ""
 
     def _start_session(self) -> SparkSession:
         """History and Spark. The history stops before Spark, whose stop may hang."""
@@ -322,7 +315,7 @@ class Service:
         sweep.check()
 
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
-        """Hooks, shard group, dispatcher, ledger and streams, in this order."""
+        """Hooks, dispatcher, ledger and stream, in this order."""
         if not session.sparkContext.master.startswith("local"):
             self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._start_hooks()
@@ -335,9 +328,9 @@ class Service:
             checkpoint=checkpoint,
             around=Around(
                 wake=lambda: state.dispatcher.wake() if state.dispatcher is not None else None,
-                shard=lambda: state.shard,
-                may_sweep=lambda: state.streams is not None and state.streams.may_sweep,
-                behind=lambda: state.streams is not None and state.streams.behind,
+                shard=self._shard,
+                may_sweep=lambda: state.stream is not None and state.stream.may_sweep,
+                behind=lambda: state.stream is not None and state.stream.behind,
             ),
             listener=self._bus.publish,
             clock=self._clock,
@@ -346,10 +339,6 @@ class Service:
         )
         state.ledger = ledger
         self._at_stop("ledger", lambda: ledger.stop(self._stop_left(WORK_SECONDS)))
-        self._start_shard_group(ledger, checkpoint)
-
-        def owns(table: TableName) -> bool:
-            return state.shard.owns(table)
 
         def handle(events: Sequence[AnyHeard]) -> None:
             if state.lease is not None and not state.lease.active:
@@ -364,7 +353,7 @@ class Service:
             listener=self._bus.publish,
             clock=self._clock,
             planned=ledger.looker.planned,
-            owns=owns,
+            owns=self._shard.owns,
             look=ledger.watcher.look_soon,
             locks=parts.rewriter.locks,
             given_up=parts.rewriter.given_up,
@@ -380,64 +369,42 @@ class Service:
             usage=controls.open_usage(checkpoint, parts.rewriter.right.confirm),
             slots=parts.slots,
             clock=self._clock,
-            may_start=lambda table: owns(table) and ledger.breakers.available(table.catalog),
+            may_start=lambda table: self._shard.owns(table) and ledger.breakers.available(table.catalog),
             paused=state.paused,
             held_until=state.held_until,
             lifelines=parts.rewriter.lifelines,
         )
-        streams = Streams(
-            session=session,
-            settings=self._settings,
-            catalogs=self._catalogs.names,
-            checkpoint=checkpoint,
-            handle=handle,
-            missing=ledger.missing,
-            shard=lambda: state.shard,
-            listener=self._bus.publish,
+        sources = EventSources.of(self._settings.kafka, self._catalogs.names)
+        handler = BatchHandler(
+            self._settings.kafka,
+            EventDecoder(sources, self._shard),
+            handle,
+            self._bus.publish,
             write=not self._observe,
-            alive=self._recorder.stream_alive,
-            skipped=ledger.watcher.sweep_soon,
-            read=self._start_group_offsets(),
-            silent=lambda: self._topics.trouble,
         )
-        self._start_in_order(dispatcher, streams, ledger)
+        stream = EventStream(
+            EventQuery(session, self._settings, checkpoint, handler),
+            self._broker,
+            self._bus.publish,
+            ledger.watcher.sweep_soon,
+            self._recorder.stream_alive,
+        )
+        self._start_in_order(dispatcher, stream, ledger)
 
-    def _start_group_offsets(self) -> Callable[[Offsets], None]:
-        """For lag monitors. Observe mode leaves no trace in a group."""
-        offsets = GroupOffsets(self._settings.kafka)
-        if not self._observe:
-            self._at_stop("group offsets", offsets.stop)
-            offsets.start()
-        return offsets.read
-
-    def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
-        self._state.dispatcher, self._state.streams = dispatcher, streams
-        self._at_stop("streams", streams.stop)
-        self._at_stop("batches", lambda: streams.finish_batches(time.monotonic() + self._stop_left(WORK_SECONDS)))
+    def _start_in_order(self, dispatcher: Dispatcher, stream: EventStream, ledger: DriverLedger) -> None:
+        self._state.dispatcher, self._state.stream = dispatcher, stream
+        self._at_stop("stream", stream.stop)
+        self._at_stop("batch", lambda: stream.finish_batch(time.monotonic() + self._stop_left(WORK_SECONDS)))
         self._at_stop("usage", lambda: self._controls.save_usage(at_once=True))
         self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
-        streams.check()
-        for name in (EVENTS_QUERY, DEAD_LETTERS_QUERY):
-            self._recorder.stream_alive(name)
+        stream.check()
+        self._recorder.stream_alive(EVENTS_QUERY)
         ledger.start()
         deadline = time.monotonic() + OFFSETS_SECONDS
-        while not streams.may_sweep and time.monotonic() < deadline:
+        while not stream.may_sweep and time.monotonic() < deadline:
             time.sleep(0.05)  # ready means: an event that is published from now on is heard
-            streams.check()
-
-    def _start_shard_group(self, ledger: DriverLedger, checkpoint: str) -> None:
-        """Join the services that divide the tables among themselves. Left last, when no run is under way any more.
-
-        Observe mode joins none, since nothing would compact its part: it looks at all tables.
-        """
-        name = self._settings.service.shard_group
-        if not name or self._observe:
-            return
-        me = member_name(checkpoint)
-        self._state.group = group = ShardGroup(self._settings.kafka, name, me, ledger.shard_changed)
-        self._at_stop("shard group", group.stop)
-        group.start()
+            stream.check()
 
     def _start_hooks(self) -> None:
         """None in observe mode: it commits nothing."""

@@ -254,24 +254,6 @@ def test_topics_that_match_a_pattern_are_named(tree: dict[str, Any], strict_brok
     assert found[name].detail.endswith(f"READ {lake}-b")
 
 
-def test_the_permission_to_join_the_shard_group(tree: dict[str, Any], strict_broker: str, tmp_path: Path) -> None:
-    tree["kafka"]["bootstrap_servers"] = strict_broker
-    make_topics(strict_broker, tree)
-    names = [f"lake-{uuid.uuid4().hex[:8]}" for _ in range(2)]
-    group = ResourcePattern(ResourceType.GROUP, f"firnline-shards-{names[1]}")
-    administration = KafkaAdminClient(bootstrap_servers=strict_broker)
-    administration.create_acls([ACL("User:ANONYMOUS", "*", ACLOperation.READ, ACLPermissionType.DENY, group)])
-    administration.close()
-    for name, expected in zip(names, (set(), {f"shard group firnline-shards-{names[1]}"}), strict=True):
-        tree["service"] = {"shard_group": name}
-        found = checks(tree, tmp_path)
-        assert failed(found) == expected
-    check = found[f"shard group firnline-shards-{names[1]}"]
-    assert "READ" in check.detail
-    assert names[1] in check.remedy
-    assert not check.again
-
-
 def test_no_broker(tree: dict[str, Any], tmp_path: Path) -> None:
     tree["kafka"] |= {"bootstrap_servers": "127.0.0.1:1", "options": {"bootstrap.timeout.ms": "1000"}}
     found = checks(tree, tmp_path)

@@ -18,9 +18,9 @@ from compactor.events import Event, HttpEventAnswered, ignore
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import RawEvent, TableChanged
+from streaming.intake.event_intake import MOST_WAITING, EventIntake, is_events_path
+from streaming.intake.event_sources import EventSources
 from streaming.kafka.clients import ensure_topics, producer
-from streaming.ledger.event_sources import EventSources
-from streaming.service.event_intake import MOST_WAITING, EventIntake, is_events_path
 
 pytestmark = pytest.mark.kafka
 

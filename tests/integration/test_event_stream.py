@@ -1,4 +1,4 @@
-"""The two queries on a real broker: what reaches the ledger, what becomes a dead letter, and what is in memory."""
+"""The query on a real broker: what reaches the ledger, what becomes a dead letter, and what is in memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,18 @@ from kafka.errors import RetriableError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from compactor.errors import RetryError
-from compactor.events import BatchFinished, DeadLettered, Event
+from compactor.events import DeadLettered, Event
 from compactor.settings.tree import Settings
-from compactor.shards import EVERYTHING, Shard
+from compactor.shards import EVERYTHING
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, TableChanged
-from streaming.kafka.group_offsets import GroupOffsets
-from streaming.ledger import dead_letter_query, event_reader
-from streaming.ledger.dead_letters import MAX_VALUE_BYTES
-from streaming.ledger.event_reader import offsets_fixed, start_events
-from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
-from streaming.ledger.records import ARROW_BATCH_BYTES, records
-from streaming.service import streams as streams_module
-from streaming.service.streams import Streams
+from streaming.intake.dead_letters import MAX_VALUE_BYTES
+from streaming.intake.event_query import BatchHandler, EventDecoder, EventQuery, offsets_fixed
+from streaming.intake.event_sources import EventSources
+from streaming.intake.heard import AnyHeard, Heard, HeardLocation
+from streaming.intake.records import ARROW_BATCH_BYTES, records
+from streaming.kafka.broker_watch import BrokerWatch
 from tests.conftest import Lake
 from tests.integration.service_process import wait_for
 
@@ -42,14 +40,9 @@ PARTITIONS = 3
 LARGEST = 8 * 1024 * 1024
 
 
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letter_query, "TRIGGER_SECONDS", 0.2)
-
-
 @dataclass
 class Stage:
-    """Topics and a checkpoint of one test's own. `gone`: tables that do not exist."""
+    """Topics and a checkpoint of one test's own."""
 
     lake: Lake
     broker: str
@@ -58,9 +51,9 @@ class Stage:
     topic: str = field(default_factory=lambda: f"stream-{uuid.uuid4().hex[:8]}")
     heard: list[AnyHeard] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.dead = f"{self.topic}-dead"
         self.create(self.topic, PARTITIONS)
         self.producer = KafkaProducer(bootstrap_servers=self.broker, acks="all", max_request_size=LARGEST)
 
@@ -69,10 +62,6 @@ class Stage:
         limit = {"max.message.bytes": str(LARGEST), **options}
         admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=limit)], wait_for_metadata=True)
         admin.close()
-
-    @property
-    def dead(self) -> str:
-        return f"{self.topic}-dead"
 
     @property
     def settings(self) -> Settings:
@@ -89,25 +78,18 @@ class Stage:
     def send(self, value: bytes | None, topic: str | None = None, **record: Any) -> None:
         self.producer.send(topic or self.topic, value=value, **record).get(30)
 
-    def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
-        return frozenset(table for table in tables if table.name in self.gone)
+    def handler(
+        self, handle: Callable[[Sequence[AnyHeard]], None] | None = None, *, write: bool = True
+    ) -> BatchHandler:
+        kafka = self.settings.kafka
+        decoder = EventDecoder(EventSources.of(kafka, ("lake",)), EVERYTHING)
+        return BatchHandler(kafka, decoder, handle or self.heard.extend, self.published.append, write=write)
 
     @contextmanager
-    def events(self, handle: Callable[[Sequence[AnyHeard]], None] | None = None) -> Iterator[StreamingQuery]:
-        query = start_events(self.lake.session, self.settings, ("lake",), self.checkpoint, handle or self.heard.extend)
+    def events(self, handler: BatchHandler | None = None) -> Iterator[StreamingQuery]:
+        query = EventQuery(self.lake.session, self.settings, self.checkpoint, handler or self.handler()).start()
         with stopping(query):
             wait_for("the offsets", lambda: offsets_fixed(query))
-            yield query
-
-    @contextmanager
-    def dead_letters(self, name: str = "one", **options: Any) -> Iterator[StreamingQuery]:
-        values = {"write": True, "shard": lambda: EVERYTHING, "missing": self.missing, **options}
-        checkpoint = f"{self.checkpoint}/{name}"
-        query = dead_letter_query.start_dead_letters(
-            self.lake.session, self.settings, ("lake",), checkpoint, listener=self.published.append, **values
-        )
-        with stopping(query):
-            wait_for("the offsets", lambda: offsets_fixed(query) or not query.isActive)
             yield query
 
     @property
@@ -198,29 +180,17 @@ def test_a_fresh_start_reads_from_the_end_and_a_restart_goes_on(stage: Stage) ->
 
 
 def test_a_batch_whose_handling_failed_is_handled_again(stage: Stage) -> None:
-    def fail(events: Sequence[Heard]) -> None:
+    def fail(events: Sequence[AnyHeard]) -> None:
         if events:
-            raise RuntimeError("disk full")
+            raise RetryError("disk full")
 
-    with stage.events(fail) as query:
+    handler = stage.handler(fail)
+    with stage.events(handler) as query:
         stage.send(event("t"))
         wait_for("the end of the query", lambda: not query.isActive)
-        assert "disk full" in str(query.exception())
+        assert str(handler.refused) == "disk full"
     with stage.events():
         wait_for("the event", lambda: stage.names == ["t"])
-
-
-def test_the_offsets_of_the_earlier_version_are_taken_over(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_reader, "FOLDER", "ledger-v2-p1")
-    with stage.events():
-        stage.send(event("old"))
-        wait_for("the event", lambda: stage.names == ["old"])
-    monkeypatch.undo()
-    stage.send(event("requested", request=""))
-    with stage.events():
-        wait_for("the request", lambda: len(stage.heard) == 2)
-    assert stage.names == ["old", "requested"]
-    assert stage.heard[1].request == ""
 
 
 def test_a_control_topic_that_appears_later_is_read_from_its_beginning(stage: Stage) -> None:
@@ -267,30 +237,23 @@ def test_topics_of_other_systems_are_found_by_pattern_and_read_in_their_format(s
 
 
 def test_offsets_that_were_read_are_those_of_a_group(stage: Stage) -> None:
-    group = GroupOffsets(stage.settings.kafka, seconds=0.1)
-    assert not group.commit()
-    for number in range(5):
-        stage.send(event(f"t{number}"), partition=0)
-    group.read({stage.topic: {"0": 5, "1": 0}})
-
-    def committed() -> bool:
-        """The first use of any group makes the broker create the topic of all groups."""
-        with suppress(RetriableError):
-            return group.commit()
-        return False
-
-    wait_for("the first commit", committed)
-    assert not group.commit(), "nothing has changed"
-    group.read({stage.topic: {"0": 4, "1": 0}})
-    assert group.commit(), "a topic that was created again has smaller offsets"
+    watch, name = BrokerWatch(stage.settings.kafka), f"firnline-{stage.topic}"
     admin = KafkaAdminClient(bootstrap_servers=stage.broker)
-    name = f"firnline-{stage.topic}"
-    offsets = {place.partition: found.offset for place, found in admin.list_group_offsets(name)[name].items()}
+
+    def committed() -> dict[int, int]:
+        """The first use of any group makes the broker create the topic of all groups."""
+        watch.look()
+        with suppress(RetriableError):
+            return {place.partition: each.offset for place, each in admin.list_group_offsets(name)[name].items()}
+        return {}
+
+    for offset in (5, 4):  # a topic that was created again has smaller offsets
+        watch.read({stage.topic: {"0": offset, "1": 0}})
+        wait_for("the offsets", lambda offset=offset: committed() == {0: offset, 1: 0})
+    watch.close()
     admin.close()
-    assert offsets == {0: 4, 1: 0}
 
 
-@pytest.mark.slow
 def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:
     """A batch of the stream has 30 MB; what a Python worker gets at once stays below a few."""
     sizes: list[int] = []
@@ -321,160 +284,61 @@ def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def test_each_bad_event_is_one_letter(stage: Stage) -> None:
-    stage.gone = {"gone"}
+def test_each_bad_event_is_one_letter_and_stops_nothing(stage: Stage) -> None:
     bad: dict[str, bytes | None] = {
         "unrecognised": b"\x00\xffrubbish",
         "tombstone": None,
         "invalid_json": b'{"event-id": "x", ',
         "unknown_catalog": event("t", catalog="attic"),
-        "unknown_table": event("gone"),
     }
-    with stage.dead_letters():
-        stage.send(event("t"))
+    with stage.events():
+        stage.send(event("first"))
         for value in bad.values():
-            stage.send(value, key=b"a key", headers=[("trace", b"17")])
-        wait_for("five letters", lambda: sum(stage.counts.values()) >= 5)
-        stage.send(event("t"))
-        time.sleep(1)
-    letters = stage.letters()
+            stage.send(value, key=b"a key", headers=[("trace", b"17")], partition=2)
+        stage.send(b"rubbish", partition=1)
+        wait_for("the letters", lambda: sum(stage.counts.values()) == len(bad) + 1)
+        stage.send(event("last"))
+        wait_for("the last event", lambda: stage.names == ["first", "last"])
+    without_key = [letter for letter in stage.letters() if letter.key != b"a key"]
+    letters = [letter for letter in stage.letters() if letter.key == b"a key"]
     assert {dict(letter.headers)["firnline.reason"].decode(): letter.value for letter in letters} == bad
     assert len(letters) == len(bad)
-    assert {(letter.key, dict(letter.headers)["trace"]) for letter in letters} == {(b"a key", b"17")}
+    assert {dict(letter.headers)["trace"] for letter in letters} == {b"17"}
     assert {dict(letter.headers)["firnline.topic"] for letter in letters} == {stage.topic.encode()}
-    assert len({place(letter) for letter in letters}) == len(bad)
-    assert stage.counts == dict.fromkeys(bad, 1)
+    assert sorted(place(letter) for letter in letters) == [(2, number) for number in range(len(bad))]
+    assert [letter.key for letter in without_key] == [f"{stage.topic}-1-0".encode()]
+    assert stage.counts == {**dict.fromkeys(bad, 1), "unrecognised": 2}
 
 
-def test_a_letter_of_an_event_without_a_key_has_its_place_as_key(stage: Stage) -> None:
-    with stage.dead_letters():
-        stage.send(b"rubbish", partition=2)
-        wait_for("the letter", lambda: stage.counts)
-    (letter,) = stage.letters()
-    assert letter.key == f"{stage.topic}-2-0".encode()
-
-
-@pytest.mark.slow
 def test_large_letters_are_cut_and_fit(stage: Stage) -> None:
-    stage.gone = {"gone"}
-    values = [
-        event("t", size=2 * MAX_EVENT_BYTES),
-        event("t", size=3 * MAX_EVENT_BYTES),
-        event("gone", size=MAX_EVENT_BYTES),
-    ]
-    with stage.dead_letters():
+    values = [event("t", size=2 * MAX_EVENT_BYTES), event("t", catalog="attic", size=MAX_EVENT_BYTES)]
+    with stage.events():
         for value in values:
             stage.send(value, key=b"k" * 100_000)
-        wait_for("the letters", lambda: sum(stage.counts.values()) == 3)
-    letters = stage.letters()
-    assert stage.counts == {"oversize": 2, "unknown_table": 1}
-    assert len(letters) == 3
-    assert {letter.value for letter in letters} == {value[:MAX_VALUE_BYTES] for value in values}
-    details = " ".join(dict(letter.headers)["firnline.detail"].decode() for letter in letters)
-    assert all(str(len(value)) in details for value in values[:2])
+        wait_for("the letters", lambda: stage.counts == {"oversize": 1, "unknown_catalog": 1})
+    assert {letter.value for letter in stage.letters()} == {value[:MAX_VALUE_BYTES] for value in values}
 
 
 def test_observe_mode_counts_and_writes_nothing(stage: Stage) -> None:
-    stage.gone = {"gone"}
-    with stage.dead_letters(write=False):
-        for value in (b"rubbish", event("gone"), event("gone")):
-            stage.send(value)
-        wait_for("the counts", lambda: stage.counts == {"unrecognised": 1, "unknown_table": 2})
+    with stage.events(stage.handler(write=False)):
+        stage.send(b"rubbish")
+        wait_for("the counts", lambda: stage.counts == {"unrecognised": 1})
     assert stage.letters() == []
 
 
-def test_a_catalog_that_does_not_answer_costs_no_letter(stage: Stage) -> None:
-    def silent(_tables: Collection[TableName]) -> frozenset[TableName]:
-        raise RetryError("catalog lake does not answer")
-
-    stage.gone = {"gone"}
-    with stage.dead_letters(missing=silent) as query:
-        stage.send(event("gone"))
-        stage.send(b"rubbish")
-        wait_for("the end of the query", lambda: not query.isActive)
-        assert "catalog lake does not answer" in str(query.exception())
-    assert (stage.letters(), stage.counts) == ([], {})
-    with stage.dead_letters():
-        wait_for("both letters", lambda: stage.counts == {"unrecognised": 1, "unknown_table": 1})
-    assert len(stage.letters()) == 2
-
-
-@pytest.mark.slow
-def test_two_services_write_each_letter_once(stage: Stage) -> None:
-    stage.gone = {f"gone{number}" for number in range(20)}
-    members = ("a", "b")
-    with ExitStack() as queries:
-        for me in members:
-            queries.enter_context(stage.dead_letters(me, shard=lambda me=me: Shard(me, members)))
-        for number in range(20):
-            stage.send(event(f"gone{number}"))
-            stage.send(b"rubbish")
-        wait_for("all letters", lambda: stage.counts == {"unrecognised": 20, "unknown_table": 20})
-    letters = stage.letters()
-    assert len(letters) == len({place(letter) for letter in letters}) == 40
-
-
-# --- watched together -------------------------------------------------------------------------------------------------
-
-
-def test_queries_that_end_are_started_again_and_batches_reported_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_letters_that_cannot_be_written_hold_up_no_event_for_long(
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backoff = streams_module.Backoff(0.1, 0.1)
-    monkeypatch.setattr(streams_module, "EVENTS_BACKOFF", backoff)
-    monkeypatch.setattr(streams_module, "LETTERS_BACKOFF", backoff)
-    failures = {"handle": 1, "missing": 2}
-    alive: set[str] = set()
-
-    def failing(what: str) -> None:
-        failures[what] -= 1
-        if failures[what] >= 0:
-            raise RetryError(f"{what} fails")
-
-    def handle(events: Sequence[Heard]) -> None:
-        if events:
-            failing("handle")
-        stage.heard.extend(events)
-
-    def missing(tables: Collection[TableName]) -> frozenset[TableName]:
-        failing("missing")
-        return stage.missing(tables)
-
-    stage.gone = {"gone"}
-    streams = Streams(
-        session=stage.lake.session,
-        settings=stage.settings,
-        catalogs=("lake",),
-        checkpoint=stage.checkpoint,
-        handle=handle,
-        missing=missing,
-        shard=lambda: EVERYTHING,
-        listener=stage.published.append,
-        write=True,
-        alive=alive.add,
-    )
-    assert not streams.offsets_fixed
-    streams.check()
-    try:
-        wait_for("the offsets", lambda: streams.offsets_fixed)
-        wait_for("signs of life", lambda: streams.check() or alive == {"ledger", "dead-letters"})
-        stage.send(event("gone"))
-
-        def done() -> bool:
-            streams.check()
-            return stage.names == ["gone"] and stage.counts == {"unknown_table": 1}
-
-        wait_for("both", done)
-        assert len(stage.letters()) == 1
-        wait_for("both to run", lambda: streams.check() or not streams.troubles)
-        wait_for("the batches", lambda: streams.check() or len(rows_read(stage)) == 2)
-        assert rows_read(stage) == [("dead-letters", 1), ("ledger", 1)]
-        assert (streams.behind, streams.lag_offsets) == (False, 0)
-    finally:
-        streams.finish_batches(time.monotonic() + 30)
-        streams.stop()
-
-
-def rows_read(stage: Stage) -> list[tuple[str, int]]:
-    batches = [event for event in stage.published if isinstance(event, BatchFinished) and event.input_rows]
-    return sorted((batch.query, batch.input_rows) for batch in batches)
+    stage.dead = f"{stage.topic}-small"
+    stage.create(stage.dead, **{"max.message.bytes": "100"})
+    handler = stage.handler()
+    with stage.events(handler) as query:
+        stage.send(b"rubbish" * 100)
+        stage.send(event("t"))
+        wait_for("the end of the query", lambda: not query.isActive)
+    with stage.events(handler):  # the batch again, and without the letter
+        wait_for("the count", lambda: stage.counts == {"unrecognised": 1})
+        stage.send(event("next"))
+        wait_for("the event", lambda: "next" in stage.names)
+    assert "t" in stage.names
+    assert f"1 dead letters could not be written to topic {stage.dead}" in caplog.text

@@ -19,8 +19,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka import topic_sample
 from streaming.kafka.clients import source_options
-from streaming.kafka.commit_topic import ForeignTopicError, RecordKind
-from streaming.kafka.topic_sample import TopicSample, sample_topic
+from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, TopicSample, sample_topic
 from streaming.ledger import records as commit_stream
 from streaming.service.service import Service
 from tests.conftest import Lake

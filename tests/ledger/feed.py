@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from compactor.table_names import TableName
 from streaming.commit_events.canonical import encode
 from streaming.commit_events.decoder import TableChanged
-from streaming.ledger.event_reader import _row, heard_of
-from streaming.ledger.event_sources import EventSources
-from streaming.ledger.heard import Heard
-from streaming.ledger.records import Named, named, record_of
+from streaming.intake.event_query import _row, heard_of
+from streaming.intake.event_sources import EventSources
+from streaming.intake.heard import Heard
+from streaming.intake.records import Named, named, record_of
 
 CATALOG = "lake"
 NOW, READ, LATER, BARE, LOST = "now", "now, and one look", "later", "later, without a snapshot", "lost"

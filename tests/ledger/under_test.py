@@ -21,8 +21,8 @@ from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
 from compactor.storage.ledger_database import TableState
 from compactor.table_names import TableName
+from streaming.intake.heard import Heard
 from streaming.ledger.driver_ledger import Around, DriverLedger
-from streaming.ledger.heard import Heard
 from streaming.ledger.look_queue import Asked
 
 CATALOG = "lake"

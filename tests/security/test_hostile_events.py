@@ -16,20 +16,19 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.shards import EVERYTHING
 from streaming.commit_events.decoder import BadEventReason
-from streaming.ledger.dead_letter_query import LetterDecoder, found
-from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from streaming.ledger.event_reader import EventDecoder, heard_of
-from streaming.ledger.event_sources import EventSources
-from streaming.ledger.heard import HeardLocation
-from streaming.ledger.records import ARROW_BATCH_RECORDS
+from streaming.intake.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from streaming.intake.event_query import EventDecoder, heard_of
+from streaming.intake.event_sources import EventSources
+from streaming.intake.heard import HeardLocation
+from streaming.intake.records import ARROW_BATCH_RECORDS
 from tests.integration.service_process import site, wait_for
 from tests.security.hostile_events import hostile_events
-from tests.unit.streaming.test_event_decoding import headers_of_batch, records
+from tests.unit.streaming.test_event_decoding import records
 
 EVENTS = 100_000
 SENT = 10_000
 CATALOGS = ("lake",)
-SOURCES = EventSources(CATALOGS)
+DECODER = EventDecoder(EventSources(CATALOGS), EVERYTHING)
 LARGEST_RECORD = 4 * 1024 * 1024
 LETTER_BYTES = 1024 * 1024
 MEMORY_BYTES = 600 * 1024 * 1024
@@ -55,9 +54,9 @@ def test_no_event_stops_the_stream_or_brings_a_text_that_could_do_harm() -> None
 def harmless(count: int) -> int:
     """Check what so many events say; returns how many of them name a table or a file."""
     usable = 0
-    for batch in EventDecoder(SOURCES).heard(batches(1, count)):
+    for batch in DECODER.rows(batches(1, count)):
         for row in batch.to_pylist():
-            if row["left_out"] is not None:
+            if row["left_out"] is not None or row["reason"] is not None:
                 continue
             heard = heard_of(row)
             usable += 1
@@ -81,28 +80,27 @@ def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
 
 def lettered(count: int) -> Counter[str]:
     """Check the dead letters of so many events; returns their number by reason."""
-    decoder = LetterDecoder(SOURCES, EVERYTHING)
-    bad, tables = found([_Row(row) for batch in decoder.found(batches(1, count)) for row in batch.to_pylist()])
-    letters: Counter[str] = Counter()
-    for batch in batches(1, count):
-        for event in filter(None, headers_of_batch(decoder, batch)):
-            headers = {header["key"]: header["value"] for header in event}
-            letters[headers["firnline.reason"].decode()] += 1
-            assert sum(map(len, headers.values())) < LETTER_BYTES - MAX_VALUE_BYTES - MAX_KEY_BYTES
-    assert letters == bad
+    bad: Counter[str] = Counter()
+    for batch in DECODER.rows(batches(1, count)):
+        for row in batch.to_pylist():
+            if row["reason"] is not None:
+                bad[row["reason"]] += 1
+                assert (
+                    sum(len(each["value"]) for each in row["letter"]) < LETTER_BYTES - MAX_VALUE_BYTES - MAX_KEY_BYTES
+                )
     assert set(bad) <= {reason.value for reason in BadEventReason}
     assert BadEventReason.DECODER_FAILED.value not in bad, "a decoder raised an error of its own"
-    assert sum(bad.values()) + sum(tables.values()) <= count
+    assert 0 < sum(bad.values()) <= count
     return bad
 
 
 @pytest.mark.timeout(1800)
 def test_a_service_goes_on_and_writes_one_letter_for_each(broker: str, tmp_path: Path) -> None:
-    """Through a real broker and both queries. Its table is rewritten as before; no name of an event becomes known."""
+    """Through a real broker and the query. Its table is rewritten as before; no name of an event becomes known."""
     events = [*hostile_events(2, SENT)]
-    decoder = LetterDecoder(SOURCES, EVERYTHING)
-    bad, tables = found([_Row(row) for batch in decoder.found(iter([records(*events)])) for row in batch.to_pylist()])
-    letters = sum(bad.values()) + sum(tables.values())
+    rows = (row for batch in DECODER.rows(iter([records(*events)])) for row in batch.to_pylist())
+    bad = Counter(row["reason"] for row in rows if row["reason"] is not None)
+    letters = sum(bad.values())
     with site(tmp_path, broker) as place:
         place.create("t")
         make_topic(broker, place.topic)

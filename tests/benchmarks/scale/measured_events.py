@@ -9,12 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from compactor.events import ignore
-from compactor.shards import Shard
+from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.ledger.event_reader import EventDecoder
-from streaming.ledger.heard import Heard
+from streaming.intake.event_query import EventDecoder
+from streaming.intake.event_sources import EventSources
+from streaming.intake.heard import Heard
 from streaming.ledger.inbox import Inbox
 from tests.benchmarks.scale.measured import CATALOG, fitted, ledger, processor_seconds
 
@@ -27,19 +28,20 @@ TABLES = 2_000
 def measure(folder: Path) -> dict[str, float]:
     """Processor seconds for one event."""
     batches = _batches()
-    decoder = EventDecoder((CATALOG,))
-    decode = processor_seconds(lambda: sum(each.num_rows for each in decoder.heard(iter(batches))), EVENTS)
+    decoder = EventDecoder(EventSources((CATALOG,)), EVERYTHING)
+    decode = processor_seconds(lambda: sum(each.num_rows for each in decoder.rows(iter(batches))), EVENTS)
     names = [TableName(CATALOG, ("db",), f"t{number:05d}") for number in range(TABLES)]
     points = []
     for count in MEMBERS:
-        shard = Shard("s0", tuple(f"s{number}" for number in range(count)))
+        shard = Shard(0, count)
         seconds = processor_seconds(lambda shard=shard: sum(map(shard.owns, names)), TABLES)  # type: ignore[misc]
         points.append(((1.0, float(count)), seconds))
     owns, owns_member = fitted(points)
     parts = ledger(folder, {"type": "sql", "uri": "sqlite://"})
     heard = [Heard(names[number % TABLES], "canonical", 1, writes=True, snapshot_id=number) for number in range(EVENTS)]
-    shard = Shard("s0", ("s0",))
-    inbox = Inbox(parts.settings, parts.board, parts.queue, parts.looker, lambda: shard, lambda _table: True, ignore)
+    inbox = Inbox(
+        parts.settings, parts.board, parts.queue, parts.looker, (CATALOG,), EVERYTHING, lambda _table: True, ignore
+    )
     alone = processor_seconds(lambda: inbox(heard), EVENTS)
     parts.stop(1.0)
     return {

@@ -24,13 +24,15 @@ from compactor.planning.plan_table import Request, plan_table
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, splice
 from compactor.settings.tree import Settings
+from compactor.shards import EVERYTHING
 from compactor.spark.session import spark_session
 from compactor.storage.s3_store import S3ByteStore
 from compactor.table_names import TableName
-from deploy.demo.rest_catalog import SERVER
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.ledger.event_reader import HEARD_SCHEMA, EventDecoder, heard_of
+from deploy.demo.rest_catalog import SERVER
+from streaming.intake.event_query import HEARD_SCHEMA, EventDecoder, heard_of
+from streaming.intake.event_sources import EventSources
 from streaming.wiring import Rewriting, rewriting
 from tests.benchmarks.bench_s3 import parquet_file
 from tests.benchmarks.fleet.processes import DRIVER, JVM, TICKS, WORKERS, Tree
@@ -154,7 +156,7 @@ def _batches(session: SparkSession, processors: Processors) -> dict[str, float]:
             F.lit(len(value)).alias("bytes"),
             F.lit(1).cast("long").alias("timestamp_ms"),
         )
-        rows = read.mapInArrow(EventDecoder((CATALOG,)).heard, HEARD_SCHEMA).collect()
+        rows = read.mapInArrow(EventDecoder(EventSources((CATALOG,)), EVERYTHING).rows, HEARD_SCHEMA).collect()
         assert len([heard_of(row) for row in rows]) == events
 
     def jobs(events: int) -> None:

@@ -18,7 +18,6 @@ from compactor.planning.budget import CATALOG_CALLS, PART_BYTES
 from compactor.planning.tiered_policy import TieredPolicy
 from compactor.settings.policy import PolicyValues
 from compactor.whatif.simulation import regular, replay
-from streaming.ledger.dead_letter_query import TRIGGER_SECONDS as DEAD_LETTER_TRIGGER
 from streaming.ledger.look_queue import PAUSE_SECONDS
 from streaming.ledger.sweep_schedule import RARELY
 
@@ -299,8 +298,8 @@ def beside_looks(lake: Lake, costs: UnitCosts, service: Service, services: int) 
 
 
 def batches_second(service: Service) -> float:
-    """Micro-batches a second of both queries."""
-    return 1 / service.trigger_seconds + 1 / DEAD_LETTER_TRIGGER
+    """Micro-batches a second."""
+    return 1 / service.trigger_seconds
 
 
 def load(lake: Lake, costs: UnitCosts, service: Service, services: int) -> Load:
@@ -320,7 +319,7 @@ def load(lake: Lake, costs: UnitCosts, service: Service, services: int) -> Load:
         services=services,
         driver=beside_looks(lake, costs, service, services) + share * core,
         task=events * costs.event_on_spark,
-        jvm=events * (2 * costs.event_on_spark + costs.owner(services))  # the query of dead letters decodes all again
+        jvm=events * costs.event_on_spark
         + costs.batch_spark * batches_second(service)
         + share * rewrites.runs * costs.run_jvm,
         threads=share * (waits + core + rewrites.runs * one_look) / lake.catalogs,

@@ -19,6 +19,7 @@ from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
 from compactor.runs.work_order import STARVING_SECONDS
+from compactor.shards import Shard
 from compactor.table_names import TableName
 from metrics.debt_collector import (
     LONGEST_LABEL,
@@ -217,15 +218,10 @@ def test_work_readiness_and_build_are_read_at_scrape_time():
     assert (second["queued_runs",], second["service_ready",]) == (0, 1)
 
 
-def test_shard_members_are_read_at_scrape_time():
-    alone = exposed(DebtBoard())
-    assert (alone["shard_joined",], alone["shard_members",]) == (1, 1)  # a service without a group
-    members = [3]
-    board = DebtBoard()
-    collector = DebtCollector(board, Work, lambda: True, version="1", shard_members=lambda: members[0])
-    assert (samples(collector)["shard_joined",], samples(collector)["shard_members",]) == (1, 3)
-    members[0] = 0
-    assert (samples(collector)["shard_joined",], samples(collector)["shard_members",]) == (0, 0)
+def test_the_services_that_divide_the_tables_are_shown_by_their_number():
+    assert exposed(DebtBoard())["shard_members", "0"] == 1  # a service without others
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", shard=Shard(2, 4))
+    assert samples(collector)["shard_members", "2"] == 4
 
 
 @pytest.mark.parametrize("observing", [False, True])

@@ -24,10 +24,10 @@ from compactor.errors import RetryError
 from compactor.events import Event, HttpEventAnswered
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import RawEvent
+from streaming.intake.event_intake import MOST_WAITING, EventIntake, Headers
+from streaming.intake.event_sources import EventSources
+from streaming.intake.records import Named, Record, named
 from streaming.kafka.commit_topic import RecordKind, kind_of
-from streaming.ledger.event_sources import EventSources
-from streaming.ledger.records import Named, Record, named
-from streaming.service.event_intake import MOST_WAITING, EventIntake, Headers
 
 TOPIC = "iceberg-commits"
 CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streaming.kafka.oldest_offsets import oldest_offsets
 
 from compactor.errors import FirnlineError
 from compactor.settings.kafka import KafkaSettings
 from deploy.demo.local_process import free_port
 from streaming.kafka.access import KafkaAccess
 from streaming.kafka.clients import admin_client, cluster_id, consumer_client, ensure_topics, producer
-from streaming.kafka.oldest_offsets import oldest_offsets
-from streaming.kafka.topic_sample import sample_topic
+from streaming.kafka.commit_topic import sample_topic
 
 MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "admin": admin_client,

@@ -121,7 +121,7 @@ def post(service: Service, path: str = "/v1/events", body: bytes = b"rubbish") -
 def test_observe_mode_takes_no_events(tmp_path: Path, path: str) -> None:
     """It may run on another system's topic, and writes nothing."""
     with serving(Service(takes_events(tmp_path), observe=True)) as service:
-        for service._topics.prepared in (False, True):
+        for service._broker.prepared in (False, True):
             status, retry, text = post(service, path)
             assert (status, retry) == (403, None)
             assert "--observe" in text
@@ -131,11 +131,11 @@ def test_no_event_is_taken_before_the_commit_topic_was_checked(tmp_path: Path) -
     service = Service(takes_events(tmp_path))
     with serving(service):
         assert post(service)[:2] == (503, "5")
-        service._topics.look()  # no broker answers
+        service._broker.look()  # no broker answers
         status, retry, text = post(service)
         assert (status, retry) == (503, "5")
         assert "commit topic" in text
-        service._topics.prepared = True
+        service._broker.prepared = True
         assert post(service)[0] == 400
 
 

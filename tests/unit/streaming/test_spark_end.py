@@ -22,12 +22,13 @@ def jvm_gone() -> bool:
 
 
 class Watched:
-    """Streams of a Spark that says of itself whether it has stopped. They are checked twice."""
+    """The stream of a Spark that says of itself whether it has stopped. It is checked twice."""
 
     def __init__(self, stopped: Callable[[], bool], end: threading.Event) -> None:
         spark = SimpleNamespace(isStopped=stopped)
-        self.session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark)))
-        self.troubles = dict[str, str]()
+        session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark)))
+        self.source: Any = SimpleNamespace(session=session)
+        self.trouble = ""
         self.checks = 0
         self._end = end
 
@@ -42,7 +43,7 @@ def checks_until_end(tmp_path: Path, stopped: Callable[[], bool]) -> int:
     service = Service(load_settings(None, {"FIRNLINE_CATALOGS": catalog, "FIRNLINE_HTTP__PORT": "0"}))
     end = threading.Event()
     streams: Any = Watched(stopped, end)
-    service._state.streams = streams
+    service._state.stream = streams
     try:
         service.run_until(end)
     finally:

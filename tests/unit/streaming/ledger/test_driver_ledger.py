@@ -1,8 +1,8 @@
-"""The ledger's parts together: events and sweeps in, the board out; restarts, shards, and names that do not exist."""
+"""The ledger's parts together: events and sweeps in, the board out; restarts and shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,11 @@ import pytest
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
-from compactor.reasons import Reason
-from compactor.shards import EVERYTHING, NOBODY, Shard
+from compactor.shards import EVERYTHING, Shard
 from compactor.storage.ledger_database import opened_by
-from compactor.table_names import TableName
-from streaming.ledger import driver_ledger
-from streaming.ledger.driver_ledger import JUDGE_AFTER_SECONDS, Around, DriverLedger, state_file
-from streaming.ledger.heard import Heard, HeardLocation
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.strange_names import NO_TABLE_SECONDS
+from streaming.intake.heard import Heard, HeardLocation
+from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
+from streaming.ledger.look_queue import Asked
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, A, Scene, named, until
 
@@ -32,13 +28,11 @@ class Driving:
         self.shard = EVERYTHING
         self.may_sweep = True
         self.checkpoint, self.token = f"file://{folder}/checkpoint", 0
-        self.pauses: list[float] = []
-        self.in_pause: Callable[[], object] = lambda: None
         self.ledger = self._ledger()
 
     def _ledger(self) -> DriverLedger:
         scene = self.scene
-        around = Around(scene._wake, lambda: self.shard, lambda: self.may_sweep, lambda: False)
+        around = Around(scene._wake, self.shard, lambda: self.may_sweep, lambda: False)
         return DriverLedger(
             settings=scene.settings,
             catalogs=scene.catalogs,
@@ -49,12 +43,7 @@ class Driving:
             listener=scene.published.append,
             clock=lambda: self.scene.now,
             token=self.token,
-            pause=self._pause,
         )
-
-    def _pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.in_pause()
 
     def restart(self) -> None:
         self.ledger.stop(PATIENCE_SECONDS)
@@ -249,42 +238,18 @@ def test_a_table_that_the_settings_exclude_during_its_look_does_not_come_back(dr
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 
-def test_tables_of_another_service_are_neither_swept_nor_counted_and_a_table_that_becomes_ours_is(
-    driving: Driving,
+def test_tables_of_another_service_are_neither_swept_nor_counted_nor_are_their_requests_kept(
+    driving: Driving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ours = Shard("a", ("a", "b"))
-    owner = "a" if ours.owns(NAME) else "b"
-    driving.shard = Shard({"a": "b", "b": "a"}[owner], ("a", "b"))
     driving.scene.history.append_unreal("a", [1])
-    driving.ledger.start()
+    driving.scene.board.request(NAME, ["id = 2"])  # of before `service.shard` was changed
+    driving.shard = OTHER
+    driving.restart()
     driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
     until(lambda: driving.ledger.watcher.found == frozenset())
     assert driving.scene.board.known() == ()
-    driving.shard = Shard(owner, ("a", "b"))
-    driving.ledger.shard_changed(driving.shard)
-    until(lambda: driving.files() == {A: 1})
-    driving.shard = Shard({"a": "b", "b": "a"}[owner], ("a", "b"))
-    driving.ledger.shard_changed(driving.shard)
-    assert driving.scene.board.known() == ()
-
-
-@pytest.mark.parametrize(
-    ("joined", "reason"), [(("a", "b"), "moved"), (("{owner}",), "first_sight")], ids=["with both", "alone"]
-)
-def test_a_table_of_a_service_that_was_in_the_group_has_moved(
-    driving: Driving, joined: tuple[str, ...], reason: str
-) -> None:
-    """Counting it is no sign of a lost checkpoint."""
-    members = tuple(OTHER if name == "{owner}" else name for name in joined)
-    driving.scene.history.append_unreal("a", [1])
-    driving.shard = Shard(OTHER, members, (NOBODY,))
-    driving.ledger.start()
-    driving.ledger.shard_changed(driving.shard)
-    for settling in ((members,), ()):
-        driving.shard = Shard(OTHER, (OTHER,), settling)
-        driving.ledger.shard_changed(driving.shard)
-    until(lambda: driving.files() == {A: 1})
-    assert [update.recount_reason for update in driving.scene.updates] == [reason]
+    (told,) = [record.getMessage() for record in caplog.records if "another service's" in record.getMessage()]
+    assert told.startswith(f"{NAME} is another service's now (service.shard): 1 requested rewrites are dropped")
 
 
 @pytest.mark.parametrize(
@@ -332,233 +297,7 @@ def no_room(_source: Path, _target: Path) -> None:
     raise OSError("No space left on device")
 
 
-def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
-    said = [record.getMessage() for record in caplog.records if "another service's" in record.getMessage()]
-    caplog.clear()
-    return said
-
-
-REQUEST = Heard(NAME, "canonical", 5, writes=False, request="id = 'x'")
-OWNER = "a" if Shard("a", ("a", "b")).owns(NAME) else "b"
-OTHER = {"a": "b", "b": "a"}[OWNER]
-
-
-def test_a_request_that_is_read_before_this_service_has_settled_is_carried_out(
-    driving: Driving, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A restart: the stream reads the backlog at once, and the service owns nothing for 25 s."""
-    driving.scene.history.append_unreal("a", [1])
-    driving.shard = Shard(OWNER, (OWNER,), (NOBODY,))
-    driving.ledger.start()
-    driving.ledger.inbox([REQUEST])
-    for settling in ((NOBODY,), ((OTHER,),)):  # joined; then the other one's table becomes ours
-        driving.shard = Shard(OWNER, ("a", "b"), settling)
-        driving.ledger.shard_changed(driving.shard)
-        assert driving.scene.board.requests(NAME) == (REQUEST.request,)
-    driving.shard = Shard(OWNER, ("a", "b"))
-    driving.ledger.shard_changed(driving.shard)
-    until(lambda: driving.files() == {A: 1})
-    assert driving.scene.debt().requested == (REQUEST.request,)
-    assert driving.scene.board.with_work() == (driving.scene.debt(),)
-    assert lost_requests(caplog) == []
-
-
-def test_a_request_for_a_table_that_turns_out_to_be_anothers_is_dropped_and_not_mentioned(
-    driving: Driving, caplog: pytest.LogCaptureFixture
-) -> None:
-    driving.shard = Shard(OTHER, (OTHER,), (NOBODY,))
-    driving.ledger.inbox([REQUEST])
-    assert driving.scene.board.known() == (NAME,)
-    driving.ledger.shard_changed(Shard(OTHER, ("a", "b")))
-    assert (driving.scene.board.known(), driving.ledger.inbox.unsure) == ((), set())
-    assert lost_requests(caplog) == []
-
-
-def test_a_request_whose_table_moves_is_named_with_what_to_do(
-    driving: Driving, caplog: pytest.LogCaptureFixture
-) -> None:
-    driving.ledger.inbox([REQUEST])
-    driving.ledger.shard_changed(Shard(OTHER, ("a", "b")))
-    (told,) = lost_requests(caplog)
-    assert told.endswith("""send it again: firnline request lake.db.t --where 'id = '"'"'x'"'"''""")
-
-
-# --- names that do not exist ------------------------------------------------------------------------------------------
-
-
-def test_missing_are_tables_that_neither_the_board_nor_the_catalog_knows(driving: Driving) -> None:
-    scene, ledger = driving.scene, driving.ledger
-    scene.catalog.create_table("db.new", scene.history.table.schema())
-    ledger.looker.look(NAME, Asked())
-    scene.catalogs.calls = []
-    gone = {named("gone"), TableName("lake", ("nowhere",), "t"), TableName("elsewhere", ("db",), "t")}
-    assert ledger.missing([NAME, named("new"), *gone]) == gone
-    assert set(scene.catalogs.calls) == {named("new"), *gone}
-    assert ledger.queue.take("lake", 0.0) == (named("new"), Asked(Lane.EVENT)), "its event may have been dropped"
-    assert ledger.queue.take("lake", 0.0) is None
-    assert ledger.missing([]) == frozenset()
-
-
-def test_ignored_tables_are_never_missing(tmp_path: Path) -> None:
-    driving = Driving(tmp_path, tables={"exclude": ["db.secret*"]})
-    assert driving.ledger.missing([named("secret1"), named("gone")]) == {named("gone")}
-    assert driving.scene.catalogs.calls == [named("gone")]
-    driving.ledger.stop(PATIENCE_SECONDS)
-
-
-def test_a_table_that_is_committed_shortly_after_its_event_is_not_missing(driving: Driving) -> None:
-    """Iceberg reports a commit inside a transaction before it is made. A first look has come too early."""
-    scene, ledger, new = driving.scene, driving.ledger, named("new")
-    ledger.looker.look(new, Asked())
-    driving.in_pause = lambda: scene.catalog.create_table("db.new", scene.history.table.schema())
-    assert ledger.missing([new]) == frozenset()
-    assert ledger.queue.take("lake", 0.0) == (new, Asked(Lane.EVENT))
-
-
-def test_a_table_that_a_look_finds_before_its_event_is_judged_costs_no_other_call(driving: Driving) -> None:
-    scene, ledger, new = driving.scene, driving.ledger, named("new")
-
-    def commit() -> None:
-        scene.catalog.create_table("db.new", scene.history.table.schema())
-        ledger.looker.look(new, Asked())
-
-    driving.in_pause = commit
-    assert ledger.missing([new]) == frozenset()
-    assert scene.catalogs.calls == [new]
-
-
-def test_a_name_that_is_no_table_is_judged_again_without_a_call_for_a_while(driving: Driving) -> None:
-    """Else each batch would ask for each of the ten thousand tables of another lake."""
-    scene, ledger, gone = driving.scene, driving.ledger, named("gone")
-    for _ in range(4):
-        assert ledger.missing([gone]) == {gone}
-        scene.now += 10
-    assert (scene.catalogs.calls, driving.pauses) == ([gone], [JUDGE_AFTER_SECONDS])
-    scene.now += NO_TABLE_SECONDS
-    assert ledger.missing([gone]) == {gone}
-    assert (scene.catalogs.calls, len(driving.pauses)) == ([gone, gone], 2)
-
-
-def test_listed_tables_of_another_service_are_never_asked_for(driving: Driving) -> None:
-    """The owner of the first table of an event looks for all others of it."""
-    driving.shard = Shard(OTHER, ("a", "b"))
-    driving.ledger.watcher.sweep("lake")
-    assert driving.ledger.watcher.found == frozenset()
-    driving.scene.catalogs.calls = []
-    assert driving.ledger.missing([NAME, named("gone")]) == {named("gone")}
-    assert driving.scene.catalogs.calls == [named("gone")]
-
-
-def test_one_batch_asks_for_a_limited_number_of_names(
-    driving: Driving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each is a call to a catalog, and the dead letters of the batch wait for all of them."""
-    monkeypatch.setattr(driver_ledger, "MOST_ASKED", 3)
-    lately = [named(f"lately{number}") for number in range(2)]
-    driving.ledger.missing(lately)
-    driving.scene.catalogs.calls = []
-    unknown = [named(f"unknown{number}") for number in range(5)]
-    assert driving.ledger.missing([*unknown, *lately]) == {*unknown[:3], *lately}
-    assert {*driving.scene.catalogs.calls} == {*unknown[:3]}
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("2 tables that events name were not checked")
-    assert "lake.db.unknown3" in told
-
-
-def test_after_a_restart_tables_that_were_counted_before_leave_room_for_wrong_names(
-    driving: Driving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sweeps wait for the end of the first batch, which may name all tables: no listing tells which of them exist."""
-    monkeypatch.setattr(driver_ledger, "MOST_ASKED", 3)
-    tables, wrong = [named(f"table{number}") for number in range(9)], {named("wrong1"), named("wrong2")}
-    for table in tables:
-        driving.ledger.looker.database.save(table.key, head="{}", cleared=False, slots={})
-    driving.may_sweep = False
-    driving.restart()
-    assert driving.ledger.missing([*tables, *wrong]) == wrong
-    assert {*driving.scene.catalogs.calls} == wrong
-    driving.pauses.clear()
-    assert driving.ledger.missing(tables) == frozenset()
-    assert driving.pauses == [], "nothing is to be judged"
-
-
-def test_a_table_that_was_counted_before_and_is_not_listed_any_more_is_missing(driving: Driving) -> None:
-    gone = named("gone")
-    driving.ledger.looker.database.save(gone.key, head="{}", cleared=False, slots={})
-    driving.ledger.watcher.sweep("lake")
-    assert driving.ledger.missing([gone]) == {gone}
-
-
-def test_what_no_listing_will_ever_have_holds_up_no_dead_letters(driving: Driving) -> None:
-    """A namespace that may not be listed, and a table in it that may not be loaded: it may exist."""
-    forbidden, ledger = TableName("lake", ("secret",), "t"), driving.ledger
-    ledger.watcher.sweep("lake")
-    ledger.watcher._unlisted = {"lake": {("secret",): RetryError("403", reason=Reason.TABLE_UNREADABLE)}}
-    driving.scene.catalogs.failure = RetryError("403", reason=Reason.TABLE_UNREADABLE)
-    assert ledger.missing([forbidden]) == frozenset()
-
-
-def test_what_can_never_be_loaded_is_missing(driving: Driving) -> None:
-    forbidden, ledger = named("forbidden"), driving.ledger
-    unreadable = RetryError("403", reason=Reason.TABLE_UNREADABLE)
-    driving.scene.catalogs.failure = unreadable
-    with pytest.raises(RetryError, match="403"):  # no listing has ended: the next one may have it
-        ledger.missing([forbidden])
-    driving.scene.catalogs.failure = None
-    ledger.looker.look(NAME, Asked())
-    ledger.watcher.sweep("lake")
-    driving.scene.catalogs.failure = unreadable
-    assert ledger.missing([forbidden]) == {forbidden}
-
-
-def test_a_table_that_was_counted_before_is_not_missing_while_it_cannot_be_read(driving: Driving) -> None:
-    """After a restart: its counts are on disk."""
-    catalog = driving.scene.catalog
-    driving.ledger.looker.look(NAME, Asked())
-    driving.ledger.looker.forget(NAME)
-    catalog.rename_table("db.t", "db.other")
-    driving.ledger.watcher.sweep("lake")
-    driving.scene.catalogs.failure = RetryError("503", reason=Reason.TABLE_UNREADABLE)
-    assert driving.ledger.missing([NAME]) == frozenset()
-
-
-def test_a_table_is_not_missing_under_another_spelling_of_its_name(driving: Driving) -> None:
-    catalog = driving.scene.catalog
-    catalog.create_namespace_if_not_exists("db.x")
-    catalog.create_table("db.x.t", driving.scene.history.table.schema())
-    assert driving.ledger.missing([TableName("lake", ("db.x",), "t")]) == frozenset()
-    assert driving.ledger.queue.take("lake", 0.0) == (TableName("lake", ("db", "x"), "t"), Asked(Lane.EVENT))
-
-
-def test_whether_a_table_is_missing_is_not_guessed_while_its_catalog_does_not_answer(driving: Driving) -> None:
-    driving.scene.catalogs.failure = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
-    with pytest.raises(RetryError, match="no answer"):
-        driving.ledger.missing([named("gone")])
-    assert driving.ledger.queue.take("lake", 0.0) is None
-
-
-def test_a_look_that_failed_does_not_make_a_name_a_table(driving: Driving) -> None:
-    """Else the event of a table that does not exist would get no dead letter if its catalog was silent for a moment."""
-    ledger, catalogs = driving.ledger, driving.scene.catalogs
-    ledger.watcher.sweep("lake")
-    catalogs.failure = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
-    ledger.looker.look(named("gone"), Asked())
-    with pytest.raises(RetryError, match="no answer"):
-        ledger.missing([named("gone")])
-    catalogs.failure = None
-    assert ledger.missing([named("gone")]) == {named("gone")}
-
-
-def test_a_table_whose_first_count_goes_on_is_known_without_a_call(
-    driving: Driving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(2):
-        driving.scene.history.append_unreal("a", [1])
-    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
-    driving.ledger.looker.look(NAME, Asked())
-    driving.scene.catalogs.calls = []
-    assert driving.ledger.missing([NAME]) == frozenset()
-    assert driving.scene.catalogs.calls == []
+OTHER = Shard(0, 2) if Shard(1, 2).owns(NAME) else Shard(1, 2)
 
 
 def test_updates_are_published_once(driving: Driving) -> None:

@@ -11,8 +11,8 @@ from compactor.settings.kafka import CommitTopic, EventFormat, KafkaSettings, fo
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
 from streaming.commit_events.formats import BY_NAME
+from streaming.intake.event_sources import EventSources
 from streaming.kafka.clients import source_options
-from streaming.ledger.event_sources import EventSources
 
 NAMES = {"POLARIS/prod": "lake", "4f6a": "attic", "test": ""}
 TWO = EventSources(("lake", "attic"), NAMES)

@@ -10,9 +10,9 @@ from compactor.debt.board import PartitionCounts, TableDebt
 from compactor.errors import RetryError
 from compactor.events import EventsHeard
 from compactor.reasons import Reason
-from compactor.shards import EVERYTHING, NOBODY, Shard
+from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
-from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
+from streaming.intake.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.inbox import Inbox
 from streaming.ledger.kept_requests import (
     MOST_CHARACTERS,
@@ -22,7 +22,7 @@ from streaming.ledger.kept_requests import (
 )
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Outcome
-from streaming.ledger.strange_names import MISSING_SECONDS
+from streaming.ledger.missing_names import MISSING_SECONDS
 from streaming.ledger.table_locations import MOST_SHARING
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named
@@ -54,7 +54,7 @@ class Receiving:
             queue=queue,
             looker=scene.looker,
             catalogs=("lake",),
-            shard=lambda: self.shard,
+            shard=self.shard,
             is_found=lambda table: table in self.found,
             listener=scene.published.append,
         )(events)
@@ -211,9 +211,6 @@ def test_an_event_of_a_missing_table_asks_for_one_look_later(scene: Scene) -> No
     for _ in range(3):
         assert receiving.asked(replace(COMMIT, table=gone)) == []
     assert put == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS - 10)]
-    scene.look(gone)
-    receiving.asked(replace(COMMIT, table=gone))
-    assert put[1:] == [], "the look that was put off still waits"
     scene.now += MISSING_SECONDS - 10
     scene.look(gone)
     receiving.asked(replace(COMMIT, table=gone))
@@ -221,29 +218,16 @@ def test_an_event_of_a_missing_table_asks_for_one_look_later(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("excluded", [False, True])
-def test_events_count_for_the_table_as_its_catalog_calls_it(
+def test_events_count_for_the_listed_table_that_differs_by_capitals(
     tmp_path_factory: pytest.TempPathFactory, *, excluded: bool
 ) -> None:
-    tables = {"exclude": ["db.t"]} if excluded else {"include": ["*"]}
+    tables = {"exclude": ["lake.db.t"]} if excluded else {"include": ["lake.db.*"], "observe": []}
     receiving = Receiving(Scene(tmp_path_factory.mktemp("named"), tables=tables))
-    other = TableName("lake", ("DB",), "T")
-    receiving.scene.looker.names.is_called(other, NAME)
-    receiving.found = {NAME}
-    expected = [] if excluded else [(NAME, Asked(Lane.EVENT, 5.0))]
-    assert receiving.asked(replace(COMMIT, table=other)) == expected
-
-
-@pytest.mark.parametrize(("request_text", "asks"), [(None, True), ("id = 1", False)])
-def test_an_event_of_an_ignored_name_counts_for_the_listed_table_that_differs_by_capitals(
-    tmp_path_factory: pytest.TempPathFactory, *, request_text: str | None, asks: bool
-) -> None:
-    """A request may mean another table, which is ignored."""
-    receiving = Receiving(Scene(tmp_path_factory.mktemp("named"), tables={"include": ["lake.db.*"], "observe": []}))
     other = TableName("lake", ("DB",), "T")
     receiving.scene.looker.spelled = lambda table: NAME if table == other else None
     receiving.found = {NAME}
-    asked = receiving.asked(replace(COMMIT, table=other, request=request_text))
-    assert asked == ([(NAME, Asked(Lane.EVENT, 5.0))] if asks else [])
+    expected = [] if excluded else [(NAME, Asked(Lane.EVENT, 5.0))]
+    assert receiving.asked(replace(COMMIT, table=other)) == expected
 
 
 @pytest.mark.parametrize("tables", [{"exclude": ["db.t"]}, {"observe": [], "include": ["db.other"]}])
@@ -254,7 +238,7 @@ def test_an_ignored_table_is_not_mentioned(tmp_path_factory: pytest.TempPathFact
 
 
 def test_tables_of_another_shard_are_left_alone(receiving: Receiving) -> None:
-    receiving.shard = Shard("a", ("a", "b"))
+    receiving.shard = Shard(0, 2)
     tables = [named(f"t{number}") for number in range(100)]
     mine = [table for table in tables if receiving.shard.owns(table)]
     assert 20 < len(mine) < 80
@@ -262,27 +246,6 @@ def test_tables_of_another_shard_are_left_alone(receiving: Receiving) -> None:
     requests = [replace(event, request="id = 1", writes=False) for event in events]
     assert [table for table, _ in receiving.asked(*events, *requests)] == mine
     assert set(receiving.scene.board.known()) == set(mine)
-
-
-@pytest.mark.parametrize(
-    "shard",
-    [
-        Shard("a", ("a",), (NOBODY,)),
-        Shard("a", ("a", "b"), (NOBODY,)),
-        Shard("a", ("a", "b"), (("b", "c"),)),
-    ],
-    ids=["not yet joined", "joined", "others' tables become ours"],
-)
-def test_a_request_is_kept_while_it_is_not_certain_whose_its_table_is(receiving: Receiving, shard: Shard) -> None:
-    receiving.shard = shard
-    tables = [named(f"t{number}") for number in range(100)]
-    assert not any(map(shard.owns, tables))
-    becomes_ours = {table for table in tables if Shard(shard.me, shard.members).owns(table)}
-    assert becomes_ours
-    events = [replace(COMMIT, table=table) for table in tables]
-    requests = [replace(event, request="id = 1", writes=False) for event in events]
-    assert receiving.asked(*events, *requests) == [], "a look at another service's table is none"
-    assert set(receiving.scene.board.known()) == becomes_ours
 
 
 def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twice(receiving: Receiving) -> None:
@@ -421,7 +384,7 @@ GUESSES = (TableName("lake", ("db",), "new"), TableName("lake", ("a", "db"), "ne
 
 def owning(*tables: TableName) -> Shard:
     """A shard to which, of all that `PLACE` suggests, these tables belong."""
-    shards = (Shard("a", ("a", f"b{number}")) for number in range(1000))
+    shards = (Shard(0, count) for count in range(1, 1000))
     return next(shard for shard in shards if all(shard.owns(each) == (each in tables) for each in GUESSES))
 
 

@@ -27,9 +27,9 @@ from streaming.commit_events.decoder import (
     changes_of,
     oversize,
 )
-from streaming.kafka.clients import LATEST, source_options
-from streaming.ledger.dead_letters import MAX_KEY_BYTES, is_letter
-from streaming.ledger.event_sources import EventSources
+from streaming.intake.dead_letters import MAX_KEY_BYTES, is_letter
+from streaming.intake.event_sources import EventSources
+from streaming.kafka.clients import source_options
 
 ARROW_BATCH_RECORDS = 1024
 ARROW_BATCH_BYTES = 4 * 1024 * 1024  # Spark 4.0.1 and later; a batch exceeds it by one record at most
@@ -54,14 +54,12 @@ class Named:
     table: TableName
 
 
-def records(session: SparkSession, kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> DataFrame:
+def records(session: SparkSession, kafka: KafkaSettings, most_events: int) -> DataFrame:
     """The topics of commit events as a stream of records, at most `most_events` in a batch, in one task.
-
-    `starting`: Spark's `startingOffsets`, for a query without a checkpoint.
 
     A value is cut to one byte more than is decoded, and a key to one byte more than a dead letter keeps.
     """
-    source = bounded(session).readStream.format("kafka").options(**source_options(kafka, most_events, starting)).load()
+    source = bounded(session).readStream.format("kafka").options(**source_options(kafka, most_events)).load()
     return source.select(
         F.substring("key", 1, MAX_KEY_BYTES + 1).alias("key"),
         F.substring("value", 1, MAX_EVENT_BYTES + 1).alias("value"),

@@ -2,12 +2,12 @@
 
 A dead letter must fit into a record of Kafka's default size (1 MiB with headers and key), because a record that the
 broker rejects would stop the query. So value, key and original headers each have a limit. Value and key are cut in the
-JVM (dead_letter_query.py).
+JVM (event_query.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import accumulate
 
 from streaming.commit_events.decoder import BadEvent, RawEvent
 
@@ -23,22 +23,20 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 def letter_headers(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> Headers:
-    """The original headers, then firnline's: Kafka clients use the last header of a name.
+    """Firnline's headers, behind the `kept_headers` of the event: Kafka clients use the last header of a name.
 
-    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest. Others say whether
-    value and key are longer than a letter keeps.
+    `firnline.headers-dropped` counts the others. Two say whether value and key are longer than a letter keeps.
     """
-    kept = _fitting(event.headers)
     headers = [
-        *kept,
         (REASON, _bytes(bad.reason)),
         ("firnline.detail", _shortened(bad.detail)),
         ("firnline.topic", _bytes(topic)),
         ("firnline.partition", _bytes(str(partition))),
         ("firnline.offset", _bytes(str(offset))),
     ]
-    if len(kept) < len(event.headers):
-        headers.append(("firnline.headers-dropped", _bytes(str(len(event.headers) - len(kept)))))
+    dropped = len(event.headers) - kept_headers(event)
+    if dropped:
+        headers.append(("firnline.headers-dropped", _bytes(str(dropped))))
     if event.value is not None and len(event.value) > MAX_VALUE_BYTES:
         headers.append(("firnline.truncated", b"true"))
     if event.key is not None and len(event.key) > MAX_KEY_BYTES:
@@ -46,20 +44,15 @@ def letter_headers(event: RawEvent, bad: BadEvent, *, topic: str, partition: int
     return tuple(headers)
 
 
+def kept_headers(event: RawEvent) -> int:
+    """How many of the event's headers a letter keeps: the first ones, while they fit."""
+    sizes = (len(_bytes(name)) + len(value) + HEADER_OVERHEAD_BYTES for name, value in event.headers)
+    return sum(total <= MAX_ORIGINAL_HEADERS_BYTES for total in accumulate(sizes))
+
+
 def is_letter(event: RawEvent) -> bool:
     """Whether the event is a dead letter, of this deployment or another."""
     return any(name == REASON for name, _ in event.headers)
-
-
-def _fitting(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    kept = []
-    room = MAX_ORIGINAL_HEADERS_BYTES
-    for name, value in headers:
-        room -= len(_bytes(name)) + len(value) + HEADER_OVERHEAD_BYTES
-        if room < 0:
-            break
-        kept.append((name, value))
-    return kept
 
 
 def _shortened(detail: str) -> bytes:

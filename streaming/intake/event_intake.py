@@ -28,9 +28,9 @@ from compactor.table_names import TableName
 from metrics.http.http_answer import Answer
 from streaming.commit_events import canonical, commit_report
 from streaming.commit_events.decoder import BadEvent, LocationChanged, MalformedError, RawEvent, TableChanged
+from streaming.intake.event_sources import EventSources
+from streaming.intake.records import Named, Record, named
 from streaming.kafka.commit_topic import RecordKind, kind_of
-from streaming.ledger.event_sources import EventSources
-from streaming.ledger.records import Named, Record, named
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
