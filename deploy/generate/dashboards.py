@@ -156,9 +156,9 @@ COMPACTION = Dashboard(
     (
         Panel("Ready", "One; standbys are left out.", (("ready", _or_zero(f"min({READY})")),), kind="stat"),
         Panel(
-            "Services of the shard group",
-            "Joined services equal the members that each of them sees; without a group, one is seen.",
-            (("joined", "sum(firnline_shard_joined)"), ("members as seen", "max(firnline_shard_members)")),
+            "Active services",
+            "As many as the tables are divided among (service.shard).",
+            (("active", "sum(firnline_active)"), ("wanted", "max(firnline_shard_members)")),
         ),
         Panel(
             "Queued and running tables",
@@ -369,7 +369,7 @@ STREAMING = Dashboard(
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(
             "Recounts",
-            "Only first_sight, after the first start, moved, when a shard group changes, and taken_over.",
+            "Only first_sight, after the first start or a change of service.shard, and taken_over.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
         Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),

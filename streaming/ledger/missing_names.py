@@ -20,11 +20,11 @@ MOST_NAMES: Final = 100_000
 
 @dataclass(eq=False)
 class MissingNames:
-    """`clock`: seconds since the epoch. `_until`: until when a name is not looked up. `_waits`: a look is due then."""
+    """`clock`: seconds since the epoch. `_until`: until when a name is not looked up. `_due`: of looks that wait."""
 
     clock: Callable[[], float]
     _until: dict[TableName, float] = field(default_factory=dict, init=False)
-    _waits: set[TableName] = field(default_factory=set, init=False)
+    _due: dict[TableName, float] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def lost(self, table: TableName) -> bool:
@@ -33,9 +33,8 @@ class MissingNames:
         with self._lock:
             if len(self._until) >= MOST_NAMES:
                 self._until = {name: until for name, until in self._until.items() if until > now}
-                self._waits &= self._until.keys()
+                self._due = {name: due for name, due in self._due.items() if due > now}
             is_news = table not in self._until
-            self._waits.discard(table)
             if len(self._until) < MOST_NAMES:
                 self._until[table] = now + MISSING_SECONDS
         return is_news
@@ -44,7 +43,7 @@ class MissingNames:
         """A look found the table."""
         with self._lock:
             self._until.pop(table, None)
-            self._waits.discard(table)
+            self._due.pop(table, None)
 
     def is_missing(self, table: TableName) -> bool:
         """Whether a look within the last `MISSING_SECONDS` did not find the table."""
@@ -52,11 +51,12 @@ class MissingNames:
 
     def put_off(self, table: TableName) -> float | None:
         """In how many seconds to look for a table that an event names; None: such a look waits already."""
+        now = self.clock()
         with self._lock:
-            seconds = self._until.get(table, 0.0) - self.clock()
-            if seconds <= 0.0:
+            until = self._until.get(table, 0.0)
+            if until <= now:
                 return 0.0
-            if table in self._waits:
+            if self._due.get(table, 0.0) > now:
                 return None
-            self._waits.add(table)
-            return seconds
+            self._due[table] = until
+            return until - now

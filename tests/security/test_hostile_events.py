@@ -141,7 +141,3 @@ def make_topic(broker: str, name: str) -> None:
         admin.create_topics([NewTopic(name, 1, 1, topic_configs={"max.message.bytes": str(LARGEST_RECORD)})])
     finally:
         admin.close()
-
-
-class _Row(dict[str, object]):
-    """Spark's rows are read by key, like a dictionary."""

@@ -128,7 +128,7 @@ def test_one_replica_that_is_stopped_before_the_next_starts(overlay: str) -> Non
 
 
 @needs_kubectl
-def test_several_services_have_a_group_and_a_volume_each() -> None:
+def test_several_services_have_a_number_and_a_volume_each() -> None:
     spec = workload(SEVERAL)["spec"]
     assert spec["replicas"] > 1
     assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
@@ -137,8 +137,8 @@ def test_several_services_have_a_group_and_a_volume_each() -> None:
     headless = only(SEVERAL, "Service", spec["serviceName"])["spec"]
     assert headless["clusterIP"] == "None"
     assert headless["selector"].items() <= spec["template"]["metadata"]["labels"].items()
-    settings = yaml.safe_load(settings_files(SEVERAL)["firnline.yaml"])
-    assert settings["service"]["shard_group"]
+    environment = {each["name"]: each.get("value") for each in pod(SEVERAL)["containers"][0]["env"]}
+    assert environment["FIRNLINE_SERVICE__SHARD"] == f"$(POD_INDEX)/{spec['replicas']}"
 
 
 @needs_kubectl

@@ -11,7 +11,7 @@ from compactor.errors import RetryError
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, RawEvent, TableChanged
-from streaming.kafka import topic_sample
+from streaming.kafka import commit_topic
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, kind_of, refusal
 
 CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"
@@ -72,6 +72,6 @@ def test_a_topic_with_partitions_without_a_leader_cannot_be_read_now(
     def sample(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(topic_sample, "_sample", sample)
+    monkeypatch.setattr(commit_topic, "_sample", sample)
     with pytest.raises(RetryError, match=r"topic commits cannot be read now .*: each of its partitions needs a leader"):
-        topic_sample.sample_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "commits")
+        commit_topic.sample_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "commits")

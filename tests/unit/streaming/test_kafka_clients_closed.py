@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streaming.kafka.oldest_offsets import oldest_offsets
 
 from compactor.errors import FirnlineError
 from compactor.settings.kafka import KafkaSettings
 from deploy.demo.local_process import free_port
 from streaming.kafka.access import KafkaAccess
-from streaming.kafka.clients import admin_client, cluster_id, consumer_client, ensure_topics, producer
+from streaming.kafka.clients import admin_client, consumer_client, ensure_topics, producer
 from streaming.kafka.commit_topic import sample_topic
 
 MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
@@ -25,8 +24,6 @@ MAKERS: dict[str, Callable[[KafkaSettings], Any]] = {
     "producer": producer,
     "check-config": KafkaAccess,
     "topics": lambda kafka: ensure_topics(kafka, create=False),
-    "cluster": cluster_id,
-    "oldest offsets": lambda kafka: oldest_offsets(kafka, {"commits": {"0": 1}}),
     "sample": lambda kafka: sample_topic(kafka, "commits"),
 }
 

@@ -242,9 +242,11 @@ def test_tables_of_another_service_are_neither_swept_nor_counted_nor_are_their_r
     driving: Driving, caplog: pytest.LogCaptureFixture
 ) -> None:
     driving.scene.history.append_unreal("a", [1])
-    driving.scene.board.request(NAME, ["id = 2"])  # of before `service.shard` was changed
+    driving.ledger.stop(PATIENCE_SECONDS)
     driving.shard = OTHER
-    driving.restart()
+    driving.ledger = driving._ledger()
+    driving.scene.board.request(NAME, ["id = 2"])  # of before `service.shard` was changed
+    driving.ledger.start()
     driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
     until(lambda: driving.ledger.watcher.found == frozenset())
     assert driving.scene.board.known() == ()

@@ -211,6 +211,9 @@ def test_an_event_of_a_missing_table_asks_for_one_look_later(scene: Scene) -> No
     for _ in range(3):
         assert receiving.asked(replace(COMMIT, table=gone)) == []
     assert put == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS - 10)]
+    scene.look(gone)
+    receiving.asked(replace(COMMIT, table=gone))
+    assert put[1:] == [], "the look that was put off still waits"
     scene.now += MISSING_SECONDS - 10
     scene.look(gone)
     receiving.asked(replace(COMMIT, table=gone))

@@ -319,18 +319,3 @@ def test_a_name_that_no_event_gave_is_looked_up_once(looking: Looking, monkeypat
     looking.queue.put(named("event"), Asked(Lane.UNKNOWN, 5.0))
     until(lambda: len(looking.scene.outcomes) == 5)
     assert looking.scene.catalogs.calls == [named("swept"), *4 * [named("event")]]
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_table_under_another_name_is_looked_at_under_its_own(scene: Scene, *, ours: bool) -> None:
-    scene.catalog.create_namespace_if_not_exists("db.x")
-    scene.catalog.create_table("db.x.t", scene.history.table.schema())
-    other, table = TableName("lake", ("db.x",), "t"), TableName("lake", ("db", "x"), "t")
-    scene.board.request(other, ["id = 1"])
-    looking = Looking(scene, wanted=lambda name: ours or name != table)
-    looking.queue.put(other, Asked(Lane.UNKNOWN, 5.0))
-    until(lambda: len(scene.outcomes) == 1 + ours)
-    looking.stop()
-    assert scene.outcomes == ["missing", *["counted"] * ours]
-    assert scene.board.requests(table) == ("id = 1",)
-    assert scene.board.known() == (table,)
