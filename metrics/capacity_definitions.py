@@ -82,7 +82,7 @@ STATE_UNSAVED = gauge(
 STATE_FREE_BYTES = gauge(
     "firnline_state_free_bytes",
     "Free bytes of the volume with the ledger's state: that of a local checkpoint.",
-    "Low: enlarge the volume, or remove what matches *.aside-* and *.damaged* in the folder of the checkpoint.",
+    "Low: enlarge the volume, or remove what matches *.damaged* in the folder of the checkpoint.",
 )
 STATE_VOLUME_BYTES = gauge(
     "firnline_state_volume_bytes",

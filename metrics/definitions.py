@@ -229,7 +229,6 @@ LEDGER_UPDATES = counter(
 )
 RECOUNT_REASONS = (
     "first_sight",
-    "moved",
     "taken_over",
     "history_gap",
     "not_listed",

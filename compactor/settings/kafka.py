@@ -118,7 +118,7 @@ class KafkaSettings(Section):
         ge=1,
         description="Most events of a micro-batch. Limits how long an event waits for the batch before it: 2,000 "
         "events take 0.3 s of processor time, if each has 1 MB about 10 s. Memory does not depend on it. Raise it if "
-        "more events arrive in `service.trigger_seconds`. Batches of the dead-letter query have ten times as many.",
+        "more events arrive in `service.trigger_seconds`.",
     )
 
     @model_validator(mode="after")

@@ -42,7 +42,6 @@ class BadEventReason(StrEnum):
     NO_NAMESPACE = "no_namespace"
     UNKNOWN_CATALOG = "unknown_catalog"
     AMBIGUOUS_CATALOG = "ambiguous_catalog"
-    UNKNOWN_TABLE = "unknown_table"
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,6 @@ DAMAGED = (
     "events-v3/metadata",
     "events-v3/offsets/[0-9]*",
     "events-v3/commits/[0-9]*",
-    "dead-letters-v1/offsets/[0-9]*",
     "ledger-v3*.sqlite*",
 )
 

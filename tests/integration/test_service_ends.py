@@ -228,7 +228,7 @@ def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> Non
     service = place.start()
     service.wait_ready()
     place.send(b"\x00\xff" * 200)
-    wait_for("the stream's end", lambda: "dead-letters ended and is started again" in service.log_text)
+    wait_for("the letter that is given up", lambda: "1 dead letters could not be written" in service.log_text)
     place.producer.send(place.topic, b"rubbish", timestamp_ms=10**13).get(30)
     place.create("t")
     place.publish(*place.append("t"))

@@ -91,7 +91,7 @@ def _event(size: int) -> bytes:
     changed = TableChanged(
         source="bench",
         event_id="bad",
-        catalog=CATALOG,
+        catalog="of others",
         namespace=("db0",),
         name=PLACE,
         timestamp_ms=int(time.time() * 1000),

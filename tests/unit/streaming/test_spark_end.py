@@ -26,8 +26,8 @@ class Watched:
 
     def __init__(self, stopped: Callable[[], bool], end: threading.Event) -> None:
         spark = SimpleNamespace(isStopped=stopped)
-        session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark)))
-        self.source: Any = SimpleNamespace(session=session)
+        self.session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark)))
+        self.source = self
         self.trouble = ""
         self.checks = 0
         self._end = end
