@@ -307,7 +307,7 @@ def test_updates_are_published_once(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1])
     driving.ledger.start()
     driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)] * 100)
-    until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1))
+    until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1) and driving.scene.updates)
     assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1
 
 
