@@ -21,9 +21,9 @@ from compactor.errors import RetryError
 from compactor.events import Event, EventsLost, StreamEnded
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
+from deploy.demo.broker import LocalBroker, new_broker
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from deploy.demo.broker import LocalBroker, new_broker
 from streaming.intake.event_query import FOLDER, BatchHandler, EventDecoder, EventQuery
 from streaming.intake.event_sources import EventSources
 from streaming.intake.event_stream import EventStream

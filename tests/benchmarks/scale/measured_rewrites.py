@@ -28,9 +28,9 @@ from compactor.shards import EVERYTHING
 from compactor.spark.session import spark_session
 from compactor.storage.s3_store import S3ByteStore
 from compactor.table_names import TableName
+from deploy.demo.rest_catalog import SERVER
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from deploy.demo.rest_catalog import SERVER
 from streaming.intake.event_query import HEARD_SCHEMA, EventDecoder, heard_of
 from streaming.intake.event_sources import EventSources
 from streaming.wiring import Rewriting, rewriting
