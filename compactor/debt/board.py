@@ -290,11 +290,6 @@ class DebtBoard:
         with self._lock:
             return self._tables.get(table)
 
-    def has_read(self, table: TableName) -> bool:
-        """Whether a look has read the table. Else it may not exist: a look that fails leaves an entry, too."""
-        debt = self.get(table)
-        return debt is not None and (debt.counted is not None or debt.recounting)
-
     def tables(self) -> tuple[TableDebt, ...]:
         """Every table's newest debt, in name order."""
         with self._lock:
@@ -372,14 +367,6 @@ class DebtBoard:
         with self._lock:
             for table, filters in requests.items():
                 self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
-        self.save_requests()
-
-    def rename_requests(self, table: TableName, called: TableName) -> None:
-        """The requests of `table` are of `called`: that is its name in the catalog."""
-        with self._lock:
-            filters = (*self._requested.get(called, ()), *self._requested.get(table, ()))
-            self._set_requests(table, ())
-            self._set_requests(called, tuple(dict.fromkeys(filters)))
         self.save_requests()
 
     def requests(self, table: TableName) -> tuple[str, ...]:

@@ -18,13 +18,10 @@ MOST_FAILURES: Final = 3
 for a time-out."""
 
 
-def listed_tables(
-    catalog: Catalog, skipped: Callable[[Namespace, Exception], None], between: Callable[[], None] = lambda: None
-) -> Iterator[tuple[str, ...]]:
+def listed_tables(catalog: Catalog, skipped: Callable[[Namespace, Exception], None]) -> Iterator[tuple[str, ...]]:
     """Identifiers of every table of the catalog, nested namespaces included.
 
-    `skipped` gets each namespace that cannot be listed, with the error. It may raise it. `between` is called before
-    each namespace: a catalog of thousands takes minutes.
+    `skipped` gets each namespace that cannot be listed, with the error. It may raise it.
 
     Raises:
         Exception: of the catalog's client: the catalog itself cannot be listed.
@@ -37,7 +34,6 @@ def listed_tables(
         if namespace in seen:
             continue
         seen.add(namespace)
-        between()
         try:
             waiting.extend(_children(catalog, namespace))
             tables = _tables(catalog, namespace)

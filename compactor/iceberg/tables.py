@@ -362,15 +362,12 @@ class Catalogs:
             raise RetryError(f"table {name} cannot be loaded: {_message(error)}{remedy}", reason=reason) from error
 
     def list_tables(
-        self,
-        catalog_name: str,
-        skipped: Callable[[Namespace, RetryError], None] | None = None,
-        between: Callable[[], None] = lambda: None,
+        self, catalog_name: str, skipped: Callable[[Namespace, RetryError], None] | None = None
     ) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.
 
         `skipped` gets each namespace that cannot be listed, with the error; its tables are not among the found ones.
-        None: such a namespace is an error. `between` is called before each namespace, and must not raise.
+        None: such a namespace is an error.
 
         Raises:
             RetryError: the catalog does not answer, or a namespace cannot be listed and `skipped` is None.
@@ -389,7 +386,7 @@ class Catalogs:
 
         catalog = self.catalog(catalog_name)
         with retried(f"catalog {catalog_name} cannot be listed", Reason.CATALOG_UNAVAILABLE):
-            for identifier in listed_tables(catalog, cannot_be_listed, between):
+            for identifier in listed_tables(catalog, cannot_be_listed):
                 yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
 
 

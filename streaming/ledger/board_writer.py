@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
@@ -78,7 +78,6 @@ class BoardWriter:
     wake: Callable[[], None]
     listener: Listener
     clock: Callable[[], float] = time.time
-    _answered: set[TableName] = field(default_factory=set, init=False)
     _by_slot: dict[TableName, _BySlot] = field(default_factory=dict, init=False)
 
     def put(self, table: TableName, counted: Counted, state: LedgerStore, oldest_event: float | None) -> None:
@@ -128,7 +127,6 @@ class BoardWriter:
         `is_current`: the catalog said that the table is unchanged, so its counts are not stale.
         """
         known = self.board.get(table)
-        self._answered.add(table)
         if not facts.acted_on:
             self.board.drop_requests(table)
             known = self.board.get(table)
@@ -173,37 +171,13 @@ class BoardWriter:
         """The table could not be loaded or counted; its counts stay, marked as old."""
         acted_on = self.settings.tables.acts_on(table, {})
         self.board.mark_stale(table, str(error), oldest_event, acted_on=acted_on)
-        self.answered(table)
-
-    def answered(self, table: TableName) -> None:
-        """The table was counted, or it is known why not."""
-        self._answered.add(table)
-        if self.board.get(table) is None:
-            self._by_slot.pop(table, None)
-
-    def not_saved(self, table: TableName) -> None:
-        """The counts on the board are newer than the saved ones, from which the next look goes on: it reads all."""
-        self._by_slot.pop(table, None)
 
     def forget(self, table: TableName) -> None:
-        """Another service takes care of the table now."""
+        """The table is not counted any more; or its counts could not be saved, and the next look reads all of them."""
         self._by_slot.pop(table, None)
-        self._answered.discard(table)
-
-    def forget_answers(self, listed: Container[TableName]) -> None:
-        """Forget answers about names that are neither listed nor on the board: events can name anything."""
-        for table in self._answered.copy():
-            if table not in listed and self.board.get(table) is None:
-                self._answered.discard(table)
-
-    def answered_of(self, tables: Iterable[TableName]) -> int:
-        """How many of these tables were answered."""
-        answered = self._answered.copy()
-        return sum(table in answered for table in tables)
 
     def _publish(self, debt: TableDebt) -> None:
         self.board.put(debt)
-        self._answered.add(debt.table)
         self.wake()
 
     def _timed(self, debt: TableDebt, known: TableDebt | None) -> TableDebt:

@@ -1,6 +1,6 @@
 """The ledger on the driver: its parts, built from the settings, started and stopped together.
 
-events → inbox → look queue → lookers (threads) → looker → board; the table watcher feeds the same queue.
+events, listings → tables (decide) → threads → looker → board.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import FirnlineError
-from compactor.events import Listener, LocationUnresolved
+from compactor.events import Listener
 from compactor.iceberg.tables import Catalogs
 from compactor.locations import plain_path, user_folder
 from compactor.manifests.cache import ManifestCache
@@ -25,13 +26,10 @@ from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from compactor.table_names import TableName
 from metrics.reserve_collector import StateSpace
 from streaming.ledger.board_writer import BoardWriter
-from streaming.ledger.inbox import Inbox
-from streaming.ledger.look_queue import LookQueue
+from streaming.ledger.ledger_threads import LedgerThreads
 from streaming.ledger.looker import Looker
-from streaming.ledger.lookers import Breakers, Lookers
-from streaming.ledger.table_locations import TableLocations
-from streaming.ledger.table_rhythms import TableRhythms
-from streaming.ledger.table_watcher import Surroundings, TableWatcher
+from streaming.ledger.table_driver import TableDriver
+from streaming.ledger.tables import Tables
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_disk
 
@@ -41,9 +39,6 @@ COUNTING_CACHE_BYTES = 16 * 1024 * 1024
 LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
-
-FORGET_SECONDS = 600.0
-"""Between two times that names which are no tables are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -81,106 +76,83 @@ class DriverLedger:
     clock: Callable[[], float] = time.time
     deployment: str = ""
     token: int = 0
+    driver: TableDriver = field(init=False)
     looker: Looker = field(init=False)
-    watcher: TableWatcher = field(init=False)
-    inbox: Inbox = field(init=False)
-    breakers: Breakers = field(init=False)
-    writer: BoardWriter = field(init=False)
-    _forgot_at: float = field(default=float("-inf"), init=False)
-    _damaged: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        names, settings = self.catalogs.names, self.settings
-        self.queue = LookQueue()
-        self.breakers = Breakers(names, self.listener)
-        self.writer = BoardWriter(settings, self.board, self.around.wake, self.listener, self.clock)
+        settings, around = self.settings, self.around
         self._counting = ManifestCache(
             COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
         )
         file = state_file(self.checkpoint)
         self._database = opened_by(file, self.token) if self.token else LedgerDatabase(file)
-        self._locations = TableLocations(self._list_soon, self._unresolved)
         self.looker = Looker(
             settings=settings,
             catalogs=self.catalogs,
             database=self._database,
             counting=self._counting,
             plans=self.plans,
-            board=self.board,
-            writer=self.writer,
-            listener=self.listener,
+            writer=BoardWriter(settings, self.board, around.wake, self.listener, self.clock),
             clock=self.clock,
             deployment=self.deployment,
-            rhythms=TableRhythms(self.listener, self.clock, self.around.behind),
-            locations=self._locations,
-            is_listed=self._may_be_listed,
-            spelled=self._spelled,
             taken_over=self._taken_over,
         )
-        self._lookers = Lookers(
-            catalogs=names,
-            queue=self.queue,
-            looker=self.looker,
-            breakers=self.breakers,
-            per_catalog=settings.service.looks_per_catalog,
-            wanted=self._wants,
-        )
-        around = self.around
-        surroundings = Surroundings(
-            self.board.known,
-            self._owns,
-            around.may_sweep,
-            around.behind,
-            self.looker.rhythms.of,
-            self._locations.likely,
-            self._saved,
-        )
-        self.watcher = TableWatcher(
-            settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener, clock=self.clock
-        )
-        self.inbox = Inbox(
-            settings, self.board, self.queue, self.looker, names, around.shard, self.watcher.is_found, self.listener
-        )
+        tables = Tables(settings, self.catalogs.names, around.shard)
+        self.driver = TableDriver(tables, self.looker, self._saved, self.clock)
+        self._threads = LedgerThreads(self.driver, settings.service.looks_per_catalog, around.may_sweep)
 
     def start(self) -> None:
-        """Start the threads of looks and sweeps."""
+        """Start the threads of looks and listings."""
         self._drop_requests_of_others()
-        self.breakers.publish()
-        self._lookers.start()
-        self.watcher.start()
+        self.driver.publish()
+        self._threads.start()
 
     def stop(self, seconds: float) -> None:
         """End the threads after their current table, and close the state. The time left is for the disk cache."""
         deadline = time.monotonic() + seconds
-        self.watcher.stop()
-        self._lookers.stop(seconds)
+        self._threads.stop(seconds)
         self._counting.flush(max(0.0, deadline - time.monotonic()))
         self._database.close()
 
     def check(self) -> None:
-        """Replace threads whose look hangs; search tables by location; forget old names. Called every second."""
-        self._lookers.check()
-        self._locations.check()
-        now = time.monotonic()
-        found = self.watcher.found
-        if found is not None and now - self._forgot_at >= FORGET_SECONDS:
-            self._forgot_at = now
-            self.writer.forget_answers(found)
+        """Replace threads whose look hangs; search tables by location. Called every second."""
+        self.driver.behind(self.around.behind())
+        self._threads.check()
+        self.driver.search_folders()
+
+    def available(self, catalog: str) -> bool:
+        """Whether the catalog answered last."""
+        return self.driver.tables.catalogs[catalog].calls.answered
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Tables that wait for a look, by catalog; those of a later time not counted."""
+        return {name: len(catalog.order) for name, catalog in self.driver.tables.catalogs.items()}
+
+    @property
+    def unlisted(self) -> int:
+        """The number of namespaces that their last listing could not list."""
+        return sum(len(catalog.unlisted) for catalog in self.driver.tables.catalogs.values())
+
+    @property
+    def listed(self) -> dict[str, bool]:
+        """For each catalog whether its last listing succeeded."""
+        with self.driver.deciding(wakes=False) as now:
+            return self.driver.tables.listed(now)
+
+    @property
+    def counted(self) -> tuple[int, int] | None:
+        """Tables that were counted since the start, of those that are listed; None before the first listing."""
+        with self.driver.deciding(wakes=False):
+            return self.driver.tables.counted
 
     @property
     def troubles(self) -> dict[str, str]:
         """Parts of the ledger that do not work, each with the reason."""
-        found = {f"catalog {name}": "does not answer" for name in self.breakers.silent}
-        found |= {f"look at {table}": "hangs; its counts may be old" for table in self._lookers.hanging}
-        found |= {
-            f"listing of catalog {name}": f"takes {seconds / 60:.0f} min"
-            for name, seconds in self.watcher.hanging.items()
-        }
-        if self.looker.unsaved:
-            found["ledger state"] = self.looker.unsaved
-        if self.watcher.trouble:
-            found["table watcher"] = self.watcher.trouble
-        return found
+        with self.driver.deciding(wakes=False) as now:
+            found = self.driver.tables.troubles(now)
+        found |= {f"look at {table}": "hangs; its counts may be old" for table in self._threads.hanging}
+        return found | ({"ledger state": self.looker.unsaved} if self.looker.unsaved else {})
 
     @property
     def space(self) -> StateSpace | None:
@@ -191,44 +163,15 @@ class DriverLedger:
             return None
         return StateSpace(bool(self.looker.unsaved), volume.free, volume.total)
 
-    @property
-    def counted(self) -> tuple[int, int] | None:
-        """Tables that were counted since the start, of those that sweeps found; None before the first listing."""
-        found = self.watcher.found
-        return None if found is None else (self.writer.answered_of(found), len(found))
-
-    def settings_changed(self) -> None:
-        """Forget tables that are ignored now, and look at all others."""
-        for table in self.board.known():
-            if self.settings.tables.ignores(table):
-                self.looker.forget(table)
-        self.watcher.sweep_soon()
-
-    def _may_be_listed(self, table: TableName) -> bool:
-        return self.watcher.may_have(table)  # the watcher is made after the looker
-
-    def _spelled(self, table: TableName) -> TableName | None:
-        return self.watcher.spelled(table)
-
     def _drop_requests_of_others(self) -> None:
         """Of tables that were this service's before `service.shard` was changed."""
         for table, filters in self.board.pending().items():
-            if not self._owns(table):
+            if not self.around.shard.owns(table):
                 LOG.warning(
                     "%s is another service's now (service.shard): %d requested rewrites are dropped; send them again",
                     table, len(filters),
                 )  # fmt: skip
                 self.board.drop_requests(table)
-
-    def _list_soon(self) -> None:
-        self.watcher.list_soon()
-
-    def _unresolved(self, source: str, folder: str) -> None:
-        LOG.info("events of %s: no table of the catalogs has its metadata in %s", source, folder)
-        self.listener(LocationUnresolved(source=source, folder=folder))
-
-    def _owns(self, table: TableName) -> bool:
-        return self.around.shard.owns(table)
 
     def _taken_over(self) -> bool:
         """Whether an earlier holder of the lease has counted the tables on another host: its state was on its disk."""
@@ -236,32 +179,13 @@ class DriverLedger:
         return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
 
     def _saved(self) -> list[TableName]:
-        """Tables whose state is on disk, without damaged names."""
-        found, damaged = [], set[str]()
-        for key in self._saved_keys():
-            try:
-                found.append(TableName.of_key(key))
-            except ValueError:
-                damaged.add(key)
-        if damaged - self._damaged:
-            LOG.warning(
-                "the ledger's state %s has damaged names of tables (%s, …): they are left out, and their tables are "
-                "counted again; check the disk",
-                self._database.file, min(damaged - self._damaged),
-            )  # fmt: skip
-        self._damaged |= damaged
+        """Tables whose state is on disk. Damaged names are left out; looks report a state that cannot be read."""
+        found = []
+        with suppress(FirnlineError):
+            for key in self._database.names():
+                with suppress(ValueError):
+                    found.append(TableName.of_key(key))
         return found
-
-    def _saved_keys(self) -> list[str]:
-        """None if the state cannot be read, which looks report."""
-        try:
-            return self._database.names()
-        except FirnlineError:
-            return []
-
-    def _wants(self, table: TableName) -> bool:
-        """Whether the table is ours and not ignored. Settings, too, may change during a look."""
-        return self._owns(table) and not self.settings.tables.ignores(table)
 
 
 def state_file(checkpoint: str) -> Path:

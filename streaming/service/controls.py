@@ -81,4 +81,4 @@ class Controls:
         if state.dispatcher is not None:
             state.dispatcher.limit(state.limits)
         if state.ledger is not None:
-            state.ledger.settings_changed()
+            state.ledger.driver.settings_changed()

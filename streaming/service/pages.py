@@ -165,18 +165,17 @@ class ServiceState:
     @property
     def waiting_looks(self) -> Mapping[str, int]:
         """Tables that wait for a look, by catalog."""
-        ledger = self.ledger
-        return {} if ledger is None else {name: ledger.queue.waiting(name) for name in ledger.catalogs.names}
+        return {} if self.ledger is None else self.ledger.waiting
 
     @property
     def unlisted(self) -> int:
         """Namespaces that could not be listed."""
-        return 0 if self.ledger is None else self.ledger.watcher.unlisted
+        return 0 if self.ledger is None else self.ledger.unlisted
 
     @property
     def listed(self) -> Mapping[str, bool]:
         """For each catalog whether its last listing succeeded."""
-        return {} if self.ledger is None else self.ledger.watcher.listed
+        return {} if self.ledger is None else self.ledger.listed
 
     @property
     def _hangs(self) -> dict[str, str]:

@@ -308,7 +308,7 @@ class Service:
             parts.sweep(clock(), grace, may_ask)
 
         def available(catalog: str) -> bool:
-            return state.ledger is None or state.ledger.breakers.available(catalog)
+            return state.ledger is None or state.ledger.available(catalog)
 
         state.sweep = sweep = InFlightSweep(swept, available)
         self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_left(WORK_SECONDS)))
@@ -343,7 +343,7 @@ class Service:
         def handle(events: Sequence[AnyHeard]) -> None:
             if state.lease is not None and not state.lease.active:
                 state.lease.confirm()  # raises if another service took over: the batch is that one's
-            ledger.inbox(events)
+            ledger.driver.hear(events)
 
         planner = TablePlanner(
             settings=controls.settings,
@@ -352,13 +352,13 @@ class Service:
             board=self._board,
             listener=self._bus.publish,
             clock=self._clock,
-            planned=ledger.looker.planned,
+            planned=ledger.driver.planned,
             owns=self._shard.owns,
-            look=ledger.watcher.look_soon,
+            look=ledger.driver.look_soon,
             locks=parts.rewriter.locks,
             given_up=parts.rewriter.given_up,
         )
-        announce = ledger.watcher.look_soon
+        announce = ledger.driver.look_soon
         worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
         dispatcher = Dispatcher(
             self._board,
@@ -369,7 +369,7 @@ class Service:
             usage=controls.open_usage(checkpoint, parts.rewriter.right.confirm),
             slots=parts.slots,
             clock=self._clock,
-            may_start=lambda table: self._shard.owns(table) and ledger.breakers.available(table.catalog),
+            may_start=lambda table: self._shard.owns(table) and ledger.available(table.catalog),
             paused=state.paused,
             held_until=state.held_until,
             lifelines=parts.rewriter.lifelines,
@@ -386,7 +386,7 @@ class Service:
             EventQuery(session, self._settings, checkpoint, handler),
             self._broker,
             self._bus.publish,
-            ledger.watcher.sweep_soon,
+            ledger.driver.sweep_soon,
             self._recorder.stream_alive,
         )
         self._start_in_order(dispatcher, stream, ledger)

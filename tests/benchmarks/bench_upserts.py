@@ -36,7 +36,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.inventory import take_inventory
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
-from streaming.ledger.look_queue import Lane
+from streaming.ledger.table_record import Lane
 from tests.benchmarks.machine import description
 from tests.benchmarks.upsert_writer import ClockedTable, Upserts, UpsertWriter
 from tests.conftest import Lake

@@ -38,8 +38,8 @@ from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
 from streaming.ledger.board_writer import BoardWriter
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.looker import Looker, Outcome
+from streaming.ledger.looker import Looker
+from streaming.ledger.table_record import Asked, Lane, Outcome
 from streaming.wiring import manifest_cache
 from tests.conftest import Lake
 
@@ -159,9 +159,9 @@ class FollowedTable:
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
         self.looker = Looker(
             settings=self.settings, catalogs=lake.catalogs, database=LedgerDatabase(self._state_file()),
-            counting=self.cache, plans=self.cache, board=self.board,
+            counting=self.cache, plans=self.cache,
             writer=BoardWriter(self.settings, self.board, lambda: None, self.publish, clock),
-            listener=self.publish, clock=clock,
+            clock=clock,
         )  # fmt: skip
         self._name = lake.name(self.table)
 
@@ -198,7 +198,7 @@ class FollowedTable:
         """The ledger looks, and what is due is rewritten, until nothing is."""
         looked = self.looker.look(self._name, Asked(lane, self.now if lane is Lane.EVENT else None))
         assert looked.outcome in {Outcome.COUNTED, Outcome.UNCHANGED}, looked
-        assert looked.again_after is None, "a small local table is counted in one go"
+        assert not looked.more, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             commits = len(self.runs) + len(self.conversions)
             try:

@@ -30,7 +30,7 @@ from compactor.runs.commit_hold import MissedError
 from compactor.runs.convert import ConversionResult
 from compactor.runs.run_tools import RunTools
 from compactor.settings.tree import Settings
-from streaming.ledger.look_queue import Lane
+from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import (

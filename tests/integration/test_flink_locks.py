@@ -21,7 +21,7 @@ from compactor.settings.tree import CommitSettings, Settings, load_settings
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars
 from compactor.table_names import TableName
 from streaming.commands.connection_checks import Status, check_connections
-from streaming.ledger.look_queue import Lane
+from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run

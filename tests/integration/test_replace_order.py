@@ -13,7 +13,7 @@ from compactor.iceberg.other_compactors import FLINK_CONVERTER, flink_converters
 from compactor.locks.flink_locks import Locks
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
-from streaming.ledger.look_queue import Lane
+from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, append, before_commit, create, delete_equal, insert, planned, run

@@ -12,7 +12,7 @@ from compactor.events import RunSkipped
 from compactor.locks.flink_locks import Locks
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
-from streaming.ledger.look_queue import Lane
+from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, before_commit, create, insert, planned, run, unreferenced

@@ -147,9 +147,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def deliver(self, records: list[Sent]) -> None:
         for record in records:
-            name, looker = record.table, self.under_test.ledger.looker
-            missing = looker.names.is_missing(name) and not self.under_test.ledger.watcher.is_found(name)
-            if not missing or looker.is_known(name):  # else the event is dropped: a sweep finds the table
+            name, known = record.table, self.under_test.ledger.driver.tables.get(record.table)
+            missing = known.missing_until > self.under_test.clock.ticks
+            if known.known or not missing:  # else the event is dropped: a sweep finds the table
                 self.heard[name] = max(self.heard.get(name, -1), record.change)
         self.under_test.hear(heard(records))
 
@@ -196,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """One look, if one is due, or at one of the tables while something does not work."""
         ledger = self.under_test
         if trouble:
-            ledger.ledger.watcher.look_soon(self.tables.names[which])
+            ledger.ledger.driver.look_soon(self.tables.names[which])
         self.look_in_trouble(trouble)
 
     def look_in_trouble(self, trouble: str) -> None:
@@ -407,9 +407,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def is_waiting(self, name: TableName) -> bool:
         """Whether a look at the table is still to come."""
-        queue = self.under_test.ledger.queue
-        later = any(name == waiting for _, _, waiting, _ in queue._later)
-        return later or queue._waiting(CATALOG).find(name) is not None
+        record = self.under_test.ledger.driver.tables.get(name)
+        return record.wanted is not None or record.later is not None
 
     def teardown(self) -> None:
         """At the end the ledger has to be exact, by a sweep alone."""

@@ -83,9 +83,9 @@ def taken_for_saved(original, self, state, *, needed):
     return original(self, state, needed=needed) or True
 
 
-@_breaks(f"{_LOOKER}.has_seen", "an event about a rollback is taken for a duplicate")
-def announced_before_the_look(original, self, table, snapshot_id, announced_at):
-    return original(self, table, snapshot_id, float("-inf"))
+@_breaks("streaming.ledger.table_record:Count.has", "an event about a rollback is taken for a duplicate")
+def announced_before_the_look(original, self, snapshot_id, announced_at):
+    return original(self, snapshot_id, float("-inf"))
 
 
 @_breaks(f"{_LOOKER}._has_counts", "new settings do not reach a table that has not changed")
@@ -98,11 +98,10 @@ def never_forgotten(self, table, *, keep_requests=False):
     return None
 
 
-@_breaks(
-    "streaming.ledger.table_watcher:TableWatcher._not_listed", "tables that are not listed any more are not looked at"
-)
-def nothing_missed(self, catalog, tables):
-    return set()
+@_breaks("streaming.ledger.catalog_tables:CatalogTables._sweep", "tables that are not listed any more are not looked at")
+def nothing_missed(original, self, table, now):
+    if self.get(table).listed:
+        original(self, table, now)
 
 
 MUTATIONS: Final = tuple(each for each in vars().values() if isinstance(each, Mutation))

@@ -242,9 +242,9 @@ class SparkLedgerMachine(LedgerMachine):
             board=ledger.board,
             listener=ledger.published.append,
             clock=lambda: ledger.clock.wall,
-            planned=ledger.ledger.looker.planned,
+            planned=ledger.ledger.driver.planned,
         )
-        worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.watcher.look_soon)
+        worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.driver.look_soon)
         with self.refusal_counted():
             worker.work(debt, lambda: False, NO_GRANT, lambda _spent: None)
         ledger.board.drop_requests(name)

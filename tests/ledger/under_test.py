@@ -20,13 +20,10 @@ from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
 from compactor.storage.ledger_database import TableState
-from compactor.table_names import TableName
 from streaming.intake.heard import Heard
 from streaming.ledger.driver_ledger import Around, DriverLedger
-from streaming.ledger.look_queue import Asked
 
 CATALOG = "lake"
-LONGER_THAN_ANY_BACKOFF = 700.0
 MOST_LOOKS = 500
 STOP_SECONDS = 5.0
 STORE_FAILS, STORE_FAILS_LATER = "the store fails", "the store fails later"
@@ -79,12 +76,12 @@ class LedgerUnderTest:
             board=self.board,
             plans=self.plans,
             checkpoint=str(self.folder / "checkpoint"),
-            around=Around(lambda: None, lambda: EVERYTHING, lambda: True, lambda: False),
+            around=Around(lambda: None, EVERYTHING, lambda: True, lambda: False),
             listener=self.published.append,
             clock=lambda: self.clock.wall,
             token=self._token,
         )
-        self.ledger.queue._ticks = lambda: self.clock.ticks
+        self.ledger.driver.ticks = lambda: self.clock.ticks
 
     def stop(self) -> None:
         self.ledger.stop(STOP_SECONDS)
@@ -124,37 +121,32 @@ class LedgerUnderTest:
         self.start()
 
     def hear(self, events: Sequence[Heard]) -> None:
-        self.ledger.inbox(events)
+        self.ledger.driver.hear(events)
 
     def sweep(self) -> None:
         """A look at every table, however rarely its commits suggest one."""
         self.clock.wall += self.settings.service.sweep_seconds
-        self.ledger.watcher.sweep_soon()
-        self.ledger.watcher.sweep(CATALOG)
+        self.ledger.driver.sweep_soon()
+        self.ledger.driver.list_if_due(CATALOG)
 
     def look_once(self) -> None:
         """The look that is due now, if any."""
-        taken = self.ledger.queue.take(CATALOG, 0.0)
+        taken = self.ledger.driver.take(CATALOG, 0.0)
         if taken is not None:
-            self._look(*taken)
-
-    def _look(self, table: TableName, asked: Asked) -> None:
-        """As the threads of the service do."""
-        if not asked.calls and self.ledger.looker.judge(table):
-            self.ledger.queue.done(table)
-        else:
-            self.ledger._lookers._look(table, asked)
+            self.ledger.driver.look(*taken)
 
     def drain(self) -> None:
         """All looks, also those that wait for a pause or a back-off."""
+        driver = self.ledger.driver
+        tables = driver.tables.catalogs[CATALOG]
         for _ in range(MOST_LOOKS):
-            taken = self.ledger.queue.take(CATALOG, 0.0)
-            if taken is None:
-                self.clock.ticks += LONGER_THAN_ANY_BACKOFF
-                taken = self.ledger.queue.take(CATALOG, 0.0)
-            if taken is None:
+            taken = driver.take(CATALOG, 0.0)
+            if taken is not None:
+                driver.look(*taken)
+            elif tables.next_at is None:
                 return
-            self._look(*taken)
+            else:
+                self.clock.ticks = max(self.clock.ticks, tables.next_at)
         raise AssertionError("the looks never end")
 
     @contextmanager

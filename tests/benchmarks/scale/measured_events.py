@@ -1,4 +1,4 @@
-"""Unit costs of events: decoding in a Python worker; whose table it is and the inbox, on the driver."""
+"""Unit costs of events: decoding in a Python worker; whose table it is and what it asks for, on the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from compactor.events import ignore
 from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
@@ -16,7 +15,6 @@ from streaming.commit_events.decoder import TableChanged
 from streaming.intake.event_query import EventDecoder
 from streaming.intake.event_sources import EventSources
 from streaming.intake.heard import Heard
-from streaming.ledger.inbox import Inbox
 from tests.benchmarks.scale.measured import CATALOG, fitted, ledger, processor_seconds
 
 EVENTS = 20_000
@@ -39,10 +37,9 @@ def measure(folder: Path) -> dict[str, float]:
     owns, owns_member = fitted(points)
     parts = ledger(folder, {"type": "sql", "uri": "sqlite://"})
     heard = [Heard(names[number % TABLES], "canonical", 1, writes=True, snapshot_id=number) for number in range(EVENTS)]
-    inbox = Inbox(
-        parts.settings, parts.board, parts.queue, parts.looker, (CATALOG,), EVERYTHING, lambda _table: True, ignore
-    )
-    alone = processor_seconds(lambda: inbox(heard), EVENTS)
+    for name in names:
+        parts.driver.tables.of(name).put(name, listed=True)
+    alone = processor_seconds(lambda: parts.driver.hear(heard), EVENTS)
     parts.stop(1.0)
     return {
         "event_decode": decode,

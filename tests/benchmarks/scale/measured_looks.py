@@ -18,8 +18,7 @@ from compactor.locations import plain_path
 from compactor.table_names import TableName
 from deploy.demo.rest_catalog import rest_catalog
 from streaming.ledger.driver_ledger import DriverLedger
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.looker import Outcome
+from streaming.ledger.table_record import Asked, Lane, Outcome
 from tests.benchmarks.fleet.commits import APART_MS, Chain
 from tests.benchmarks.fleet.site import SERVER_CATALOG
 from tests.benchmarks.fleet.tables import Fleet, Pointers, Shape, pointers, write_ahead
@@ -115,7 +114,8 @@ def measure(folder: Path) -> dict[str, Any]:
 
 def _look(parts: DriverLedger, names: list[tuple[str, str]], outcome: Outcome) -> None:
     for namespace, name in names:
-        looked = parts.looker.look(TableName(CATALOG, (namespace,), name), ASKED)
+        looked = parts.driver.look(TableName(CATALOG, (namespace,), name), ASKED)
+        assert looked is not None
         assert looked.outcome is outcome, looked
 
 

@@ -16,8 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import state_file
-from streaming.ledger.look_queue import Asked
-from streaming.ledger.looker import Outcome
+from streaming.ledger.table_record import Asked, Outcome
 from tests.benchmarks.fleet.tables import Fleet, Shape, pointers
 from tests.benchmarks.scale.measured import CATALOG, fitted, ledger, resident_bytes
 
@@ -63,7 +62,8 @@ def _one(folder: Path, tables: int, partitions: int) -> dict[str, int]:
 
     def look(names: list[tuple[str, str]]) -> None:
         for namespace, name in names:
-            looked = parts.looker.look(TableName(CATALOG, (namespace,), name), Asked())
+            looked = parts.driver.look(TableName(CATALOG, (namespace,), name), Asked())
+            assert looked is not None
             assert looked.outcome is Outcome.COUNTED, looked
         gc.collect()
 

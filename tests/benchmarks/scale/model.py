@@ -18,8 +18,8 @@ from compactor.planning.budget import CATALOG_CALLS, PART_BYTES
 from compactor.planning.tiered_policy import TieredPolicy
 from compactor.settings.policy import PolicyValues
 from compactor.whatif.simulation import regular, replay
-from streaming.ledger.look_queue import PAUSE_SECONDS
-from streaming.ledger.sweep_schedule import RARELY
+from streaming.ledger.catalog_tables import PAUSE_SECONDS
+from streaming.ledger.rhythm import RARELY
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from streaming.ledger.look_queue import PAUSE_SECONDS
-from streaming.ledger.sweep_schedule import RARELY
+from streaming.ledger.catalog_tables import PAUSE_SECONDS
+from streaming.ledger.rhythm import RARELY
 from tests.benchmarks.scale.model import Lake, Service, UnitCosts, beside_looks
 
 MOST_BACKGROUND = 0.95

@@ -43,9 +43,8 @@ def test_each_part_leaves_fewer_files_than_the_one_before(left: list[int]) -> No
         lambda board: board.finish_request(TABLE, "id = 1"),
         lambda board: board.drop_requests(TABLE),
         lambda board: board.forget(TABLE),
-        lambda board: board.rename_requests(TABLE, OTHER),
     ],
-    ids=["finished", "switched off", "gone", "renamed"],
+    ids=["finished", "switched off", "gone"],
 )
 def test_a_request_that_comes_again_later_begins_anew(ended: Callable[[DebtBoard], None]) -> None:
     """Else its first part would leave out files, and would be its last one if it leaves more than the old one did."""

@@ -25,7 +25,6 @@ NO_FILES = {
     ("compactor/commit/replace.py", "delete_file"),
     ("compactor/whatif/simulation.py", "delete"),
     ("metrics/http/http_connections.py", "abort"),
-    ("streaming/ledger/look_queue.py", "remove"),
 }
 """Calls of the same name on lists, caches and connections, and a function that describes a delete file."""
 

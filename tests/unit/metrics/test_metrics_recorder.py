@@ -51,7 +51,7 @@ from compactor.reasons import SIGNS_OF_DAMAGE, Reason
 from compactor.table_names import TableName
 from metrics.definitions import LOOK_OUTCOMES
 from metrics.recorder import Recorder
-from streaming.ledger.looker import Outcome
+from streaming.ledger.table_record import Outcome
 
 NOW = 1_700_000_000.5
 TABLE = TableName("lake", ("db",), "t")

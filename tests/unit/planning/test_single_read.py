@@ -24,8 +24,8 @@ from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
 from streaming.ledger.board_writer import BoardWriter
-from streaming.ledger.look_queue import Asked
-from streaming.ledger.looker import Looker, Outcome
+from streaming.ledger.looker import Looker
+from streaming.ledger.table_record import Asked, Outcome
 from tests.properties.table_history import NAME, TableHistory
 
 CATEGORIES = "abcde"
@@ -151,9 +151,7 @@ class Looking:
             database=database,
             counting=ManifestCache(1 << 20),
             plans=ManifestCache(1 << 20),
-            board=board,
             writer=BoardWriter(settings, board, lambda: None, self.published.append),
-            listener=self.published.append,
         )
 
     def looks(self) -> Iterator[LedgerUpdated]:
@@ -163,7 +161,7 @@ class Looking:
             looked = self._looker.look(NAME, Asked())
             assert looked.outcome in {Outcome.COUNTED, Outcome.COUNTING}
             yield next(event for event in reversed(self.published) if isinstance(event, LedgerUpdated))
-            more = looked.again_after is not None
+            more = looked.more
 
 
 @pytest.fixture

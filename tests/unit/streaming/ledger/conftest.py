@@ -1,4 +1,4 @@
-"""A scene for each test that asks for one, and threads that look at its tables."""
+"""A scene for each test that asks for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.streaming.ledger.looking import Looking
 from tests.unit.streaming.ledger.scene import Scene
 
 
@@ -16,10 +15,3 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path)
     yield made
     made.database.close()
-
-
-@pytest.fixture
-def looking(scene: Scene) -> Iterator[Looking]:
-    made = Looking(scene)
-    yield made
-    made.stop()

@@ -22,8 +22,11 @@ from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.looker import Looked, Looker
+from streaming.ledger.catalog_tables import CatalogTables
+from streaming.ledger.looker import Looker
+from streaming.ledger.table_driver import TableDriver
+from streaming.ledger.table_record import Asked, Lane, Looked, TableRecord
+from streaming.ledger.tables import Tables
 from tests.properties.table_history import NAME, TableHistory
 
 PATIENCE_SECONDS = 60.0
@@ -84,13 +87,10 @@ class CountedCatalogs(Catalogs):
         return super().load_if_changed(name, known, now)
 
     def list_tables(
-        self,
-        catalog_name: str,
-        skipped: Callable[[Namespace, RetryError], None] | None = None,
-        between: Callable[[], None] = lambda: None,
+        self, catalog_name: str, skipped: Callable[[Namespace, RetryError], None] | None = None
     ) -> Iterator[TableName]:
         self._called(TableName(catalog_name, (), "*"))
-        return super().list_tables(catalog_name, skipped, between)
+        return super().list_tables(catalog_name, skipped)
 
     def _called(self, name: TableName) -> None:
         self.calls.append(name)
@@ -134,11 +134,12 @@ class Scene:
             database=self.database,
             counting=ManifestCache(2**24),
             plans=self.plans,
-            board=self.board,
             writer=self.writer,
-            listener=self.published.append,
             clock=lambda: self.now,
         )
+        tables = Tables(self.settings, self.catalogs.names)
+        self.driver = TableDriver(tables, self.looker, clock=lambda: self.now, ticks=lambda: self.now)
+        self.lake: CatalogTables = tables.catalogs["lake"]
         reads_since_last_time()
 
     def restart(self) -> None:
@@ -155,7 +156,13 @@ class Scene:
         return self.history.catalog
 
     def look(self, table: TableName = NAME, asked: Asked = SWEEP) -> Looked:
-        return self.looker.look(table, asked)
+        """A look, and what follows from it."""
+        looked = self.driver.look(table, asked)
+        assert looked is not None
+        return looked
+
+    def record(self, table: TableName = NAME) -> TableRecord:
+        return self.lake.get(table)
 
     def debt(self, table: TableName = NAME) -> TableDebt:
         found = self.board.get(table)

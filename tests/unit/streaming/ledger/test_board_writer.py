@@ -485,18 +485,3 @@ def test_a_request_for_a_table_that_is_not_acted_on_is_dropped(acted_on: bool) -
         assert debt.requested == (("p = 1",) if acted_on else ())
         assert bool(writing.board.requests(TABLE)) is acted_on
         assert bool(writing.board.with_work()) is acted_on
-
-
-def test_answered_tables_are_those_that_were_counted_or_of_which_it_is_known_why_not() -> None:
-    writing = Writing()
-    gone = named("gone")
-    everything = [TABLE, OTHER, gone]
-    writing.counting()
-    assert writing.writer.answered_of(everything) == 0
-    writing.count(2, {1: 1}, whole=True)
-    writing.writer.unreadable(OTHER, RetryError("damage"), None)
-    assert writing.writer.answered_of(everything) == 2
-    writing.writer.answered(gone)
-    assert writing.writer.answered_of(everything) == 3
-    writing.writer.forget(gone)
-    assert writing.writer.answered_of(everything) == 2

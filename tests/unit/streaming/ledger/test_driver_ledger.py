@@ -11,11 +11,12 @@ import pytest
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
+from compactor.settings.current import CurrentSettings
 from compactor.shards import EVERYTHING, Shard
 from compactor.storage.ledger_database import opened_by
-from streaming.intake.heard import Heard, HeardLocation
+from streaming.intake.heard import Heard
 from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
-from streaming.ledger.look_queue import Asked
+from streaming.ledger.table_record import Asked
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, A, Scene, named, until
 
@@ -25,6 +26,7 @@ class Driving:
 
     def __init__(self, folder: Path, **sections: Any) -> None:
         self.scene = Scene(folder, service={"manifest_disk_bytes": 0}, **sections)
+        self.settings = CurrentSettings(self.scene.settings)
         self.shard = EVERYTHING
         self.may_sweep = True
         self.checkpoint, self.token = f"file://{folder}/checkpoint", 0
@@ -34,7 +36,7 @@ class Driving:
         scene = self.scene
         around = Around(scene._wake, self.shard, lambda: self.may_sweep, lambda: False)
         return DriverLedger(
-            settings=scene.settings,
+            settings=self.settings,
             catalogs=scene.catalogs,
             board=scene.board,
             plans=scene.plans,
@@ -70,7 +72,7 @@ def test_commits_are_counted_by_their_events_and_without_them_by_sweeps(driving:
     until(lambda: driving.files() == {A: 2})
     driving.scene.history.append_unreal("b", [3])
     snapshot = driving.scene.history.table.metadata.current_snapshot_id
-    driving.ledger.inbox([Heard(NAME, "canonical", int(NOW * 1000) - 250, writes=True, snapshot_id=snapshot)])
+    driving.ledger.driver.hear([Heard(NAME, "canonical", int(NOW * 1000) - 250, writes=True, snapshot_id=snapshot)])
     until(lambda: len(driving.scene.updates) == 2)
     assert driving.files() == {A: 2, '["b"]': 1}
     assert [update.event_to_ledger_seconds for update in driving.scene.updates] == [None, 0.25]
@@ -80,7 +82,7 @@ def test_an_event_is_counted_before_the_first_sweep(driving: Driving) -> None:
     driving.may_sweep = False
     driving.scene.history.append_unreal("a", [1])
     driving.ledger.start()
-    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)])
+    driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)])
     until(lambda: driving.files() == {A: 1})
     assert driving.ledger.counted is None
 
@@ -90,25 +92,12 @@ def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: D
     scene, ledger = driving.scene, driving.ledger
     scene.catalog.create_table("db.other", scene.history.table.schema())
     assert ledger.counted is None
-    ledger.watcher.sweep("lake")
+    ledger.driver.list_if_due("lake")
     assert ledger.counted == (0, 2)
-    ledger.looker.look(NAME, Asked())
+    ledger.driver.look(NAME, Asked())
     assert ledger.counted == (1, 2)
     scene.catalogs.failure = RetryError("damage")
-    ledger.looker.look(named("other"), Asked())
-    assert ledger.counted == (2, 2)
-
-
-def test_names_that_are_no_tables_are_forgotten(driving: Driving) -> None:
-    scene, ledger = driving.scene, driving.ledger
-    listed = named("listed")
-    scene.catalog.create_table("db.listed", scene.history.table.schema())
-    ledger.watcher.sweep("lake")
-    scene.catalog.drop_table("db.listed")
-    for table in (NAME, listed, *(named(f"unknown{number}") for number in range(9))):
-        ledger.looker.look(table, Asked())
-    ledger.check()
-    assert ledger.writer._answered == {NAME, listed}
+    ledger.driver.look(named("other"), Asked())
     assert ledger.counted == (2, 2)
 
 
@@ -116,34 +105,11 @@ def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.
     for _ in range(2):
         driving.scene.history.append_unreal("a", [1])
     monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
-    driving.ledger.watcher.sweep("lake")
-    driving.ledger.looker.look(NAME, Asked())
+    driving.ledger.driver.list_if_due("lake")
+    driving.ledger.driver.look(NAME, Asked())
     assert driving.ledger.counted == (0, 1)
-    driving.ledger.looker.look(NAME, Asked())
+    driving.ledger.driver.look(NAME, Asked())
     assert driving.ledger.counted == (1, 1)
-
-
-@pytest.mark.parametrize("change", ["moved", "swapped"])
-def test_a_known_table_that_keeps_its_metadata_elsewhere_is_heard_again(
-    driving: Driving, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    """Its folder suggests no name, or another one; listings show no new table."""
-    monkeypatch.setattr("streaming.ledger.table_locations.KNOWN_SECONDS", 0.0)
-    monkeypatch.setattr("streaming.ledger.table_watcher.ROUND_SECONDS", 0.0)
-    monkeypatch.setattr("streaming.ledger.sweep_schedule.LIKELY_SECONDS", 0.0)
-    scene, ledger = driving.scene, driving.ledger
-    scene.catalog.create_table("db.new", scene.history.table.schema())
-    ledger.start()
-    until(lambda: ledger.counted == (2, 2))
-    if change == "moved":
-        scene.history.set_properties({"write.metadata.path": f"file://{scene.folder}/elsewhere"})
-    else:
-        scene.catalog.rename_table("db.t", "db.old")
-        scene.catalog.rename_table("db.new", "db.t")
-        until(lambda: ledger.watcher.sweep("lake") and ledger.looker.is_known(named("old")))
-    written = scene.history.table.metadata_location
-    ledger.inbox([HeardLocation(written, "s3", int(NOW * 1000))])
-    until(lambda: ledger.looker.locations.find(written) == (NAME,))
 
 
 # --- restart ----------------------------------------------------------------------------------------------------------
@@ -172,20 +138,15 @@ def test_a_table_that_was_dropped_while_no_service_ran_leaves_no_state(driving: 
     until(lambda: not driving.ledger.looker.database.names())
 
 
-def test_damaged_names_in_the_state_are_left_out_and_named_once(
-    driving: Driving, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_names_in_the_state_are_left_out(driving: Driving) -> None:
     """Else no listing of any catalog would succeed again."""
-    dropped, database = named("dropped"), driving.ledger.looker.database
+    ledger, dropped = driving.ledger, named("dropped")
     for name in ("lake.db.other", '["lake","db"', '"lake"', '["lake", 1, "t"]', "[]", dropped.key):
-        database.save(name, head="{}", cleared=False, slots={})
-    for _ in range(2):
-        assert driving.ledger.watcher._swept("lake") == driving.ledger.settings.service.sweep_seconds
-    assert (driving.ledger.watcher.trouble, driving.ledger.watcher.listed) == (None, {"lake": True})
-    asked = {taken[0] for _ in range(2) if (taken := driving.ledger.queue.take("lake", 0.0)) is not None}
+        ledger.looker.database.save(name, head="{}", cleared=False, slots={})
+    ledger.driver.list_if_due("lake")
+    assert (ledger.troubles, ledger.listed) == ({}, {"lake": True})
+    asked = {taken[0] for _ in range(3) if (taken := ledger.driver.take("lake", 0.0)) is not None}
     assert asked == {NAME, dropped}
-    (told,) = [record.getMessage() for record in caplog.records if "damaged names" in record.getMessage()]
-    assert str(database.file) in told
 
 
 def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
@@ -226,11 +187,11 @@ def test_a_table_that_the_settings_exclude_during_its_look_does_not_come_back(dr
     scene.history.append_unreal("a", [1, 2])
     scene.catalogs.silent = {"lake"}
     ledger.start()
-    ledger.inbox([Heard(NAME, "canonical", 5, writes=True)])
+    ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)])
     until(lambda: NAME in scene.catalogs.calls)
-    tables = ledger.settings.tables.model_copy(update={"exclude": ("*",)})
-    ledger.settings = ledger.settings.model_copy(update={"tables": tables})
-    ledger.settings_changed()
+    current = scene.settings.model_copy(update={"tables": scene.settings.tables.model_copy(update={"exclude": ("*",)})})
+    driving.settings.take(current)
+    ledger.driver.settings_changed()
     scene.catalogs.released.set()
     until(lambda: scene.updates and scene.board.get(NAME) is None)
 
@@ -247,8 +208,8 @@ def test_tables_of_another_service_are_neither_swept_nor_counted_nor_are_their_r
     driving.ledger = driving._ledger()
     driving.scene.board.request(NAME, ["id = 2"])  # of before `service.shard` was changed
     driving.ledger.start()
-    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
-    until(lambda: driving.ledger.watcher.found == frozenset())
+    driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
+    until(lambda: driving.ledger.counted == (0, 0))
     assert driving.scene.board.known() == ()
     (told,) = [record.getMessage() for record in caplog.records if "another service's" in record.getMessage()]
     assert told.startswith(f"{NAME} is another service's now (service.shard): 1 requested rewrites are dropped")
@@ -292,7 +253,7 @@ def test_tables_that_another_host_has_counted_are_taken_over(
     until(lambda: driving.files() == {A: 1})
     assert [update.recount_reason for update in driving.scene.updates] == [reason]
     until(lambda: driving.ledger.counted == (1, 1))
-    assert driving.ledger.watcher.trouble is None
+    assert driving.ledger.troubles == {}
 
 
 def no_room(_source: Path, _target: Path) -> None:
@@ -306,7 +267,7 @@ def test_updates_are_published_once(driving: Driving) -> None:
     """A sweep and an event at the same time are one look, or a count and a look that finds nothing."""
     driving.scene.history.append_unreal("a", [1])
     driving.ledger.start()
-    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)] * 100)
+    driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)] * 100)
     until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1) and driving.scene.updates)
     assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1
 

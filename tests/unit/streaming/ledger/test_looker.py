@@ -18,15 +18,22 @@ from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
 from streaming.ledger.board_writer import MOST_BEGUN_ANEW
-from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
     REMEMBERED_SNAPSHOTS,
     Outcome,
 )
+from streaming.ledger.table_record import Asked, Lane
 from tests.properties.table_history import NAME
-from tests.unit.streaming.ledger.scene import A, Scene, named, reads_since_last_time
+from tests.unit.streaming.ledger.scene import A, Scene, reads_since_last_time
 
 # --- counted ----------------------------------------------------------------------------------------------------------
+
+
+def has(scene: Scene, snapshot_id: int) -> bool:
+    """Whether an announcement of this snapshot is no news."""
+    count = scene.record().count
+    assert count is not None
+    return count.has(snapshot_id, 0.0)
 
 
 def test_a_first_look_counts_the_table_and_later_ones_what_is_new(scene: Scene) -> None:
@@ -181,7 +188,7 @@ def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.Mon
     monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
     looks = [scene.look() for _ in range(4)]
     assert [each.outcome for each in looks] == ["counting", "counting", "counted", "unchanged"]
-    assert [each.again_after for each in looks] == [0.0, 0.0, None, None]
+    assert [each.more for each in looks] == [True, True, False, False]
     assert scene.files() == {A: 3}
     told = [(each.recount_reason, each.counted) for each in scene.updates]
     assert told == [("first_sight", False), (None, False), (None, True)], "one recount, which one look ends"
@@ -229,7 +236,7 @@ def test_a_walk_cut_short_is_on_the_board_and_goes_on(tmp_path: Path) -> None:
         files.append(scene.files()[A])
         assert scene.debt().stale is None
     assert files == [2, 3, 4, 4]
-    assert [each.again_after for each in looks] == [0.0, 0.0, None, None]
+    assert [each.more for each in looks] == [True, True, False, False]
     assert [each.outcome for each in looks] == ["counted", "counted", "counted", "unchanged"]
 
 
@@ -326,8 +333,7 @@ def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pyt
         scene.history.append_unreal("a", [1])
     scene.look()
     ids = [each.snapshot_id for each in scene.history.table.snapshots()]
-    assert [scene.looker.has_seen(NAME, each, 0.0) for each in ids] == [False, False, True, True]
-    assert not scene.looker.has_seen(named("other"), ids[-1], 0.0)
+    assert [has(scene, each) for each in ids] == [False, False, True, True]
 
 
 def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: Scene) -> None:
@@ -336,7 +342,7 @@ def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: 
     first, second = (each.snapshot_id for each in scene.history.table.snapshots())
     scene.history.table.manage_snapshots().set_current_snapshot(first).commit()
     scene.look()
-    assert [scene.looker.has_seen(NAME, each, 0.0) for each in (first, second)] == [True, False]
+    assert [has(scene, each) for each in (first, second)] == [True, False]
 
 
 # --- reading ahead ----------------------------------------------------------------------------------------------------
@@ -347,7 +353,7 @@ def test_new_manifests_are_read_ahead_for_tables_that_were_planned(scene: Scene)
     scene.look()
     scene.look()
     assert scene.plan_reads == []
-    scene.looker.planned(NAME)
+    scene.driver.planned(NAME)
     scene.look()
     assert scene.plan_reads == [], "unchanged: there are no new manifests"
     scene.history.append_unreal("a", [1])
@@ -362,7 +368,7 @@ def test_new_manifests_are_read_ahead_for_tables_that_were_planned(scene: Scene)
 
 def test_manifests_that_cannot_be_read_ahead_are_no_obstacle(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.history.append_unreal("a", [1])
-    scene.looker.planned(NAME)
+    scene.driver.planned(NAME)
 
     def fails(*_: object, **__: object) -> None:
         raise RetryError("the store does not answer")

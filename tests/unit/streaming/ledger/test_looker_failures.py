@@ -14,16 +14,12 @@ from compactor.iceberg.tables import TableMissingError
 from compactor.locations import plain_path
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
+from compactor.table_names import TableName
 from streaming.ledger import board_writer
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.looker import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    Looker,
-    Outcome,
-)
+from streaming.ledger.looker import Looker
+from streaming.ledger.table_record import Asked, Lane, Outcome
 from tests.properties.table_history import NAME
-from tests.unit.streaming.ledger.scene import A, Scene
+from tests.unit.streaming.ledger.scene import A, Scene, named
 
 
 def damaged(scene: Scene) -> tuple[Path, str]:
@@ -42,13 +38,14 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     scene.look()
     assert scene.database.head(NAME.key) is not None
     scene.board.request(NAME, ["id = 1"])
+    scene.lake.listed = True
     scene.catalog.drop_table("db.t")
     assert scene.look().outcome is Outcome.MISSING
     assert scene.board.tables() == ()
     assert scene.look().outcome is Outcome.MISSING
     assert scene.board.known() == ()
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
-    assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
+    assert not scene.record().known
 
 
 def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(scene: Scene) -> None:
@@ -57,10 +54,9 @@ def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(sce
     scene.look()
     scene.restart()
     scene.catalog.drop_table("db.t")
-    scene.looker.is_listed = lambda _table: True
-    assert scene.look().outcome is Outcome.MISSING
+    assert scene.look().outcome is Outcome.MISSING, "no listing has ended"
     assert scene.database.head(NAME.key) is not None
-    scene.looker.is_listed = lambda _table: False
+    scene.lake.listed = True
     assert scene.look().outcome is Outcome.MISSING
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
 
@@ -76,7 +72,6 @@ def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -
     scene.history.append_unreal("a", [1])
     scene.look()
     scene.board.request(NAME, ["id = 1"])
-    listed, scene.looker.is_listed = [True], lambda _table: listed[0]
     scene.catalogs.failure = TableMissingError("404")
     for _ in range(3):
         assert scene.look().outcome is Outcome.MISSING
@@ -84,21 +79,11 @@ def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -
     scene.catalogs.failure = None
     scene.look()
     assert scene.debt().requested == ("id = 1",)
-    scene.catalogs.failure, listed[0] = TableMissingError("404"), False
+    scene.catalogs.failure, scene.lake.listed = TableMissingError("404"), True
     scene.look()
     assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
     scene.look()
     assert scene.board.known() == ()
-
-
-def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) -> None:
-    for forget in (scene.look, lambda: scene.looker.forget(NAME)):
-        scene.catalogs.failure = None
-        scene.look()
-        scene.looker.planned(NAME)
-        scene.catalogs.failure = TableMissingError("dropped")
-        forget()
-        assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
 
 
 def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
@@ -109,7 +94,7 @@ def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scen
     scene.look()
     assert scene.files() == {'["b"]': 1}
     assert scene.updates[-1].recount_reason == "table_replaced"
-    assert not scene.looker.names.is_missing(NAME)
+    assert scene.record().known
 
 
 def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,24 +112,62 @@ def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkey
 # --- unreadable -------------------------------------------------------------------------------------------------------
 
 
-def test_an_unreadable_table_backs_off_from_15_seconds_to_ten_minutes_until_it_is_readable(scene: Scene) -> None:
-    scene.looker.is_listed = lambda _table: True
+def test_an_unreadable_table_is_stale_until_it_is_readable(scene: Scene) -> None:
     scene.history.append_unreal("a", [1])
     file, content = damaged(scene)
-    looks = [scene.look() for _ in range(8)]
-    assert {each.outcome for each in looks} == {Outcome.UNREADABLE}
-    waits = [each.again_after for each in looks]
-    assert waits == [15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
-    assert (waits[0], waits[-1]) == (FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+    assert scene.look().outcome is Outcome.UNREADABLE
     assert "cannot be loaded" in str(scene.debt().stale)
-    (told, *_) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    (told,) = (event for event in scene.published if isinstance(event, TableUnreadable))
     assert (told.table, told.reason, told.message) == (NAME, Reason.TABLE_UNREADABLE, scene.debt().stale)
     file.write_text(content)
     assert scene.look().outcome is Outcome.COUNTED
     assert (scene.debt().stale, scene.files()) == (None, {A: 1})
-    damaged(scene)
-    scene.looker._known.clear()
-    assert scene.look().again_after == FIRST_RETRY_SECONDS
+
+
+UNREADABLE = RetryError("damage", reason=Reason.TABLE_UNREADABLE)
+
+
+def test_a_name_that_was_never_loaded_and_is_not_listed_is_no_table_and_is_logged_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events of a catalog also name Hive's tables, and tables that this service may not see."""
+    caplog.set_level("INFO")
+    scene.lake.listed, scene.catalogs.failure = True, UNREADABLE
+    for _ in range(2):
+        assert scene.look(named("forbidden")).error is UNREADABLE
+    assert scene.board.known() == ()
+    assert scene.outcomes == [Outcome.MISSING] * 2
+    assert not any(isinstance(event, TableUnreadable) for event in scene.published)
+    assert caplog.text.count("events of an unknown table are not used: damage") == 1
+
+
+@pytest.mark.parametrize("known_by", ["no listing", "a look", "the saved counts", "nothing, as its catalog is silent"])
+def test_a_table_that_is_unreadable_now_stays_on_the_board(scene: Scene, known_by: str) -> None:
+    if known_by in ("a look", "the saved counts"):
+        scene.look()
+    if known_by == "the saved counts":
+        scene.restart()
+    scene.lake.listed = known_by != "no listing"
+    silent = known_by.startswith("nothing")
+    scene.catalogs.failure = RetryError("damage", reason=Reason.CATALOG_UNAVAILABLE) if silent else UNREADABLE
+    assert scene.look().outcome is Outcome.UNREADABLE
+    assert scene.debt().stale == "damage"
+
+
+def test_a_table_has_the_one_name_that_its_catalog_gives_it(scene: Scene) -> None:
+    """PyIceberg's SQL catalog finds ("db", "x", "t") and ("db.x", "t") alike, Hive's also DB.T."""
+    scene.catalog.create_namespace_if_not_exists("db.x")
+    scene.catalog.create_table("db.x.t", scene.history.table.schema())
+    assert scene.look(TableName("lake", ("db.x",), "t")).outcome is Outcome.MISSING
+    assert scene.look(TableName("lake", ("db", "x"), "t")).outcome is Outcome.COUNTED
+
+
+def test_another_spelling_of_a_listed_name_is_no_table(scene: Scene) -> None:
+    """REST catalogs do not tell their own spelling: `tables.exclude` and pauses are about the listed one."""
+    scene.driver.list_if_due("lake")
+    scene.catalogs.calls.clear()
+    assert scene.look(named("T")).outcome is Outcome.MISSING
+    assert scene.catalogs.calls == []
 
 
 def test_a_manifest_list_that_cannot_be_read_makes_the_table_stale(scene: Scene) -> None:
@@ -251,8 +274,8 @@ def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: 
         raise RetryError("the disk is full", reason=Reason.NO_SPACE)
 
     monkeypatch.setattr(scene.database, "save", full)
-    looked = scene.look()
-    assert (looked.outcome, looked.again_after) == (Outcome.UNREADABLE, 15.0)
+    assert scene.look().outcome is Outcome.UNREADABLE
+    assert scene.record().not_before == scene.now + 15.0
 
 
 # --- saved counts -----------------------------------------------------------------------------------------------------
@@ -308,30 +331,19 @@ def test_an_unchanged_table_is_counted_again_after_the_database_was_set_aside(la
     before = large.debt()
     large.database._set_aside(sqlite3.DatabaseError("damage"), large.database.generation)
     if judged:
-        assert not large.looker.judge(NAME)
+        assert not large.looker.judge(NAME, large.record().count)
         assert large.debt() == before
     assert large.look().outcome is Outcome.COUNTED
     assert large.updates[-1].recount_reason == "first_sight"
     assert (large.debt().partitions, large.debt().others) == (before.partitions, before.others)
     assert large.look().outcome is Outcome.UNCHANGED
-    assert large.looker.judge(NAME)
+    assert large.looker.judge(NAME, large.record().count)
 
 
 def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(large: Scene) -> None:
     scene = large
     with scene.database._connection as connection:
         connection.execute(FLIPS["a byte of the counts"])
-    assert not scene.looker.judge(NAME)
+    assert not scene.looker.judge(NAME, scene.record().count)
     assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
-    assert scene.looker.judge(NAME)
-
-
-def test_a_table_of_another_service_is_forgotten_but_its_state_stays(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    scene.looker.forget(NAME)
-    assert (scene.board.tables(), scene.looker.is_known(NAME)) == ((), False)
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    assert scene.files() == {A: 2}
-    assert scene.updates[-1].recount_reason is None
+    assert scene.looker.judge(NAME, scene.record().count)

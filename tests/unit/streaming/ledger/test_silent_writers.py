@@ -14,11 +14,10 @@ from pyiceberg.table.metadata import SnapshotLogEntry
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.events import CommitUnannounced, Event
 from compactor.iceberg.tables import TableView
-from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.sweep_schedule import BEHIND_SECONDS, RARELY, SELDOM, due, wanted_seconds
-from streaming.ledger.table_rhythms import TableRhythms
+from compactor.table_names import TableName
+from streaming.ledger.rhythm import BEHIND_SECONDS, RARELY, SELDOM, UNKNOWN, Commits, Rhythm, due, wanted_seconds
+from streaming.ledger.table_record import Asked, Lane
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, Scene
 
@@ -59,7 +58,8 @@ class Life:
     unread: range = range(0)
     now: float = NOW
     second: int = 0
-    published: list[Event] = field(default_factory=list)
+    rhythm: Rhythm = UNKNOWN
+    unannounced: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
     log: list[SnapshotLogEntry] = field(default_factory=list)
     events: list[tuple[int, float]] = field(default_factory=list)
@@ -71,8 +71,7 @@ class Life:
     silent: dict[int, float] = field(default_factory=dict)
 
     def live(self, hours: int) -> Life:
-        self.rhythms = TableRhythms(self.published.append, lambda: self.now, lambda: self.second in self.unread)
-        asked_at = {NAME: self.now}
+        asked_at: dict[TableName, float | None] = {NAME: self.now}
         for self.second in range(hours * HOUR):
             self.now = NOW + self.second
             for number, writer in enumerate(self.writers):
@@ -80,11 +79,11 @@ class Life:
                     self.commit(number, writer)
             while self.events and self.events[0][0] <= self.second and self.second not in self.unread:
                 _, happened_at = heapq.heappop(self.events)
-                self.rhythms.heard(NAME, "s3", happened_at)
+                self.rhythm = self.rhythm.heard("s3", happened_at)
                 self.ask(Asked(Lane.EVENT, happened_at))
             if self.second % ROUND_SECONDS == 0:
                 behind = self.second in self.unread
-                wanted = {NAME: wanted_seconds(self.rhythms.of(NAME), self.now, SWEEP, behind=behind)}
+                wanted = {NAME: wanted_seconds(self.rhythm, self.now, SWEEP, behind=behind)}
                 if due(wanted, asked_at, self.now, 200.0, ROUND_SECONDS):
                     asked_at[NAME] = self.now
                     self.sweeps += not behind
@@ -120,7 +119,12 @@ class Life:
         if head == self.counted:
             return
         self.counted = head
-        self.rhythms.counted(NAME, self.view(head), asked)
+        commits = Commits.of(self.view(head), self.rhythm)
+        self.rhythm, untold = self.rhythm.counted(
+            commits, self.now, swept=asked.lane is Lane.SWEEP, oldest_event=asked.oldest_event,
+            behind=self.second in self.unread,
+        )  # fmt: skip
+        self.unannounced += untold
         self.late += [self.now - at for at in self.silent.values()]
         self.silent.clear()
 
@@ -132,10 +136,6 @@ class Life:
             "refs": {"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)},
         }
         return replace(self.real, metadata=self.real.metadata.model_copy(update=changed))
-
-    @property
-    def unannounced(self) -> int:
-        return sum(isinstance(event, CommitUnannounced) for event in self.published)
 
 
 Lives = Callable[..., Life]
@@ -210,4 +210,4 @@ def test_a_table_is_trusted_again_an_hour_after_its_last_commit_without_an_event
     life = lives(Writer(600, events=(1,)), Writer(14 * HOUR, 3 * HOUR + 100), hours=14)
     assert len(life.late) == life.unannounced == 1
     assert life.sweeps <= 14 + 2 + RARELY, "twice between two commits, for an hour"
-    assert BEHIND_SECONDS < wanted_seconds(life.rhythms.of(NAME), life.now, SWEEP) == RARELY * SWEEP
+    assert BEHIND_SECONDS < wanted_seconds(life.rhythm, life.now, SWEEP) == RARELY * SWEEP

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.ledger.sweep_schedule import (
+from compactor.table_names import TableName
+from streaming.ledger.rhythm import (
     BEHIND_SECONDS,
-    LIKELY_SECONDS,
     OFTEN_SECONDS,
     RARELY,
     SELDOM,
@@ -25,7 +25,13 @@ NOW = 1_000_000.0
 SWEEP = 300.0
 seconds = st.floats(0.01, 1e7, allow_nan=False)
 times = st.floats(0.0, 2 * NOW)
-rhythms = st.builds(Rhythm, st.booleans(), st.none() | seconds, st.none() | times, st.none() | times)
+rhythms = st.builds(
+    Rhythm,
+    announced=st.booleans(),
+    commit_seconds=st.none() | seconds,
+    committed_at=st.none() | times,
+    missed_at=st.none() | times,
+)
 
 
 @given(rhythms, st.floats(0.1, 86_400.0), st.booleans())
@@ -68,7 +74,7 @@ def test_over_an_hour_the_budget_holds_and_the_busy_tables_get_more() -> None:
     busy = {named(f"busy{number}"): 15.0 for number in range(100)}
     idle = {named(f"idle{number}"): 300.0 for number in range(100)}
     intervals = busy | idle
-    asked_at = dict.fromkeys(intervals, 0.0)
+    asked_at: dict[TableName, float | None] = dict.fromkeys(intervals, 0.0)
     looks = dict.fromkeys(intervals, 0)
     for now in range(1, 3601):
         for table in due(intervals, asked_at, float(now), 2.0, 1.0):
@@ -80,22 +86,8 @@ def test_over_an_hour_the_budget_holds_and_the_busy_tables_get_more() -> None:
 
 def test_a_new_table_comes_first_then_the_latest() -> None:
     intervals = {named("new"): 300.0, named("late"): 10.0, named("later"): 10.0, named("fresh"): 10.0}
-    asked_at = {named("late"): 80.0, named("later"): 50.0, named("fresh"): 95.0}
+    asked_at = {named("new"): None, named("late"): 80.0, named("later"): 50.0, named("fresh"): 95.0}
     assert due(intervals, asked_at, 100.0, 100.0, 1.0) == [named("new"), named("later"), named("late")]
-
-
-def test_likely_owners_of_a_folder_get_a_share_of_the_budget() -> None:
-    tables = [named(f"t{number:02}") for number in range(40)]
-    intervals = dict.fromkeys(tables, 10.0)
-    asked_at = dict.fromkeys(tables, 0.0)
-    likely = [*reversed(tables), named("elsewhere")]
-    assert sorted(due(intervals, asked_at, 1000.0, 1e6, 1.0, likely)) == tables
-    looked = due(intervals, asked_at, 1000.0, 20.0, 1.0, likely)
-    assert looked == [*likely[:5], *tables[:15]]
-    asked_at |= dict.fromkeys(looked, 1000.0)
-    assert due(intervals, asked_at, 1001.0, 20.0, 1.0, likely)[:5] == likely[5:10]
-    assert due(dict.fromkeys(tables, 1e9), asked_at, 1001.0, 1e6, 1.0, likely) == likely[5:25]
-    assert due(dict.fromkeys(tables, 1e9), dict.fromkeys(tables, 0.0), LIKELY_SECONDS - 1, 1e6, 1.0, likely) == []
 
 
 @pytest.mark.parametrize(

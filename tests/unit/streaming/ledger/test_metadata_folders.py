@@ -1,0 +1,121 @@
+"""Tables found by the folder of their metadata: known, or by listing the catalogs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.ledger import metadata_folders
+from streaming.ledger.metadata_folders import (
+    FOREIGN_SECONDS,
+    LIST_AFTER_SECONDS,
+    LISTING_PAUSE_SECONDS,
+    SEARCH_SECONDS,
+    MetadataFolders,
+    folder_of,
+    metadata_version,
+)
+from tests.unit.streaming.ledger.catalog_scene import named
+
+FILE = "s3://lake/db/t/metadata/00003-x.metadata.json"
+T, U = named("t"), named("u")
+
+
+def listings(folders: MetadataFolders, begin: int, seconds: float) -> list[int]:
+    """When the catalogs are listed. Searches that take too long end."""
+    found = []
+    for now in range(begin, begin + int(seconds)):
+        folders.given_up(now)
+        if folders.must_list(now):
+            found.append(now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("location", "folder"),
+    [
+        ("s3a://lake/t/metadata/1.metadata.json", "s3://lake/t/metadata"),
+        ("s3n://lake/t/metadata/1.metadata.json", "s3://lake/t/metadata"),
+        ("file:///lake/t/metadata/1.metadata.json", "/lake/t/metadata"),
+        ("file:/lake/t/metadata/1.metadata.json", "/lake/t/metadata"),
+        ("gs://lake/t/metadata/1.metadata.json", "gs://lake/t/metadata"),
+        ("1.metadata.json", ""),
+    ],
+)
+def test_a_folder_is_spelled_in_one_way(location: str, folder: str) -> None:
+    assert folder_of(location) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("00017-0b6c", 17), ("v3", 3), ("v3.gz", 3), ("x", None), ("v", None), ("17", None), ("9" * 30 + "-x", None)],
+)  # fmt: skip
+def test_the_number_of_a_metadata_file(name: str, version: int | None) -> None:
+    assert metadata_version(f"s3://lake/t/metadata/{name}.metadata.json") == version
+
+
+@given(st.text())
+def test_any_location_can_be_searched(location: str) -> None:
+    folders = MetadataFolders()
+    folders.search(location, "s3", 0.0)
+    folders.put(T, location)
+    assert folders.find(location) == (T,)
+
+
+def test_a_look_tells_where_a_table_is() -> None:
+    folders = MetadataFolders()
+    folders.put(T, FILE)
+    folders.put(U, FILE)
+    assert folders.find(FILE.replace("s3:", "s3a:").replace("3-x", "4-y")) == (T, U)
+    folders.put(T, "s3://lake/elsewhere/metadata/v4.metadata.json")
+    assert folders.find(FILE) == (U,)
+    folders.forget(U)
+    folders.forget(U)
+    assert folders.find(FILE) == ()
+
+
+def test_an_unknown_folder_is_searched_by_listings_until_a_look_finds_its_table() -> None:
+    folders = MetadataFolders()
+    for _ in range(3):
+        folders.search(FILE, "s3", 0.0)
+    assert listings(folders, 0, 40) == [int(each) + 1 for each in LIST_AFTER_SECONDS]
+    folders.put(T, FILE)
+    assert (folders.given_up(1_000.0), listings(folders, 40, 100)) == ([], [])
+
+
+def test_listings_have_a_pause() -> None:
+    folders = MetadataFolders()
+    for second in range(50):
+        folders.search(f"s3://lake/{second}/1.metadata.json", "s3", second)
+        folders.must_list(second)
+    times = listings(folders, 50, 100)
+    assert all(later - earlier > LISTING_PAUSE_SECONDS for earlier, later in pairwise(times))
+
+
+def test_a_folder_without_a_table_is_reported_once_and_left_alone_for_a_day() -> None:
+    folders = MetadataFolders()
+    folders.search(FILE, "s3", 0.0)
+    assert folders.given_up(SEARCH_SECONDS) == []
+    assert folders.given_up(SEARCH_SECONDS + 1) == [("s3", folder_of(FILE))]
+    folders.search(FILE, "s3", SEARCH_SECONDS + 2)
+    assert folders.given_up(1_000.0) == []
+    folders.search(FILE, "s3", SEARCH_SECONDS + 1 + FOREIGN_SECONDS)
+    assert folders.must_list(SEARCH_SECONDS + 10 + FOREIGN_SECONDS)
+
+
+def test_a_flood_of_foreign_folders_fills_neither_the_memory_nor_the_catalogs_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata_folders, "MOST_FOLDERS", 10)
+    folders = MetadataFolders()
+    for number in range(100):
+        folders.search(f"s3://lake/{number}/1.metadata.json", "s3", 0.0)
+    assert len(folders.given_up(100.0)) == 10
+    folders.search(FILE, "s3", 101.0)
+    assert listings(folders, 101, 200) == []
+    folders.given_up(101.0 + FOREIGN_SECONDS)
+    folders.search(FILE, "s3", 102.0 + FOREIGN_SECONDS)
+    assert folders.must_list(120.0 + FOREIGN_SECONDS)

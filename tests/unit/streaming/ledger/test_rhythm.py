@@ -1,0 +1,178 @@
+"""What looks and events tell of the commits of a real table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.table.snapshots import Operation, Summary
+
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.tables import TableView
+from streaming.ledger.rhythm import LATE_SECONDS, LOST_SECONDS, UNKNOWN, Commits, Rhythm
+from tests.properties.table_history import TableHistory
+
+LATE = LATE_SECONDS + 1
+
+
+@dataclass
+class Following:
+    """One table that was counted once. Each look is right after its commit unless the test moves the clock."""
+
+    history: TableHistory
+    rhythm: Rhythm = UNKNOWN
+    now: float = 0.0
+
+    def commit(self, *, age: float = 0.0) -> None:
+        self.history.append_unreal("a", [1])
+        self.now = self.history.table.snapshots()[-1].timestamp_ms / 1000 + age
+
+    def heard(self) -> None:
+        self.rhythm = self.rhythm.heard("s3", self.now)
+
+    def look(
+        self,
+        view: TableView | None = None,
+        *,
+        swept: bool = True,
+        oldest_event: float | None = None,
+        behind: bool = False,
+    ) -> bool:
+        """Returns whether a commit turned out to have no event."""
+        commits = Commits.of(view or self.history.view(), self.rhythm)
+        self.rhythm, silent = self.rhythm.counted(
+            commits, self.now, swept=swept, oldest_event=oldest_event, behind=behind
+        )
+        return silent
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Following:
+    made = Following(TableHistory(tmp_path, 2))
+    made.commit()
+    made.look()
+    return made
+
+
+def with_rewrites(view: TableView, *places: int) -> TableView:
+    """The table as if its snapshots at these places of the log were rewrites."""
+    snapshots = [*view.metadata.snapshots]
+    for place in places:
+        snapshots[place] = snapshots[place].model_copy(update={"summary": Summary(Operation.REPLACE)})
+    return replace(view, metadata=view.metadata.model_copy(update={"snapshots": snapshots}))
+
+
+def test_events_make_looks_rare_until_one_is_missed(table: Following) -> None:
+    assert not table.rhythm.announced
+    table.heard()
+    table.commit()
+    assert not table.look(swept=False, oldest_event=table.now)
+    assert table.rhythm.announced
+    table.commit(age=LATE)
+    assert table.look()
+    assert not table.rhythm.announced
+    table.heard()
+    assert table.rhythm.announced
+    assert table.rhythm.heard("s3", table.now) is table.rhythm
+
+
+def test_an_event_that_comes_after_the_look_is_no_silence(table: Following) -> None:
+    table.heard()
+    table.commit(age=LATE_SECONDS / 2)
+    assert not table.look()
+    table.heard()
+    assert table.rhythm.announced
+    assert table.rhythm.untold_at is None
+
+
+@pytest.mark.parametrize("age", [LATE, LOST_SECONDS + 1])
+def test_what_has_another_reason_is_no_silence(table: Following, age: float) -> None:
+    """Our own commit, for which we ask for a look; events that could not be read yet; a change without a commit."""
+    table.heard()
+    table.commit(age=age)
+    known = table.rhythm
+    assert not table.look(swept=False)
+    table.rhythm = known
+    assert not table.look(behind=True)
+    assert table.rhythm.announced
+    table.now += 1000
+    assert not table.look()
+
+
+@pytest.mark.parametrize(("rewrites", "silent"), [((-1,), True), ((-2,), True), ((-1, -2), False)])
+def test_a_lost_commit_below_a_rewrite_is_silence(table: Following, rewrites: tuple[int, ...], *, silent: bool) -> None:
+    """Maintenance seldom announces its rewrites."""
+    table.heard()
+    for _ in range(2):
+        table.commit(age=LATE)
+    assert table.look(with_rewrites(table.history.view(), *rewrites)) is silent
+    assert table.rhythm.announced is not silent
+
+
+def test_our_own_commit_that_is_no_rewrite_is_no_silence(table: Following) -> None:
+    """E.g. of converted deletes: a sweep can come between the commit and the look that we ask for."""
+    table.heard()
+    with table.history.table.transaction() as change:
+        change.update_snapshot(snapshot_properties={RUN_ID: "7"}).fast_append().commit()
+    table.now += 1000
+    assert not table.look()
+    assert table.rhythm.announced
+
+
+def test_a_lost_commit_is_silence_although_another_one_is_young(table: Following) -> None:
+    """A table with a commit every few seconds: its newest is always young."""
+    table.heard()
+    table.commit()
+    lost_at = table.now
+    table.commit()
+    table.now = lost_at + LATE_SECONDS + 0.001
+    assert table.look()
+
+
+def test_what_was_counted_before_is_judged_once(table: Following) -> None:
+    """Also if the snapshot that was counted last is rolled back, or its place in the history is lost."""
+    table.commit()
+    table.look(swept=False, oldest_event=table.now)
+    table.heard()
+    view = table.history.view()
+    before = view.metadata.snapshots[-2].snapshot_id
+    rolled_back = view.metadata.model_copy(update={"refs": {}, "current_snapshot_id": before})
+    table.now += LATE
+    assert not table.look(replace(view, metadata=rolled_back))
+    assert table.rhythm.announced
+
+
+def test_a_lost_commit_is_silence_although_the_counted_snapshot_has_expired(table: Following) -> None:
+    table.heard()
+    for _ in range(2):
+        table.commit(age=LATE)
+    view = with_rewrites(table.history.view(), -1)
+    expired = view.metadata.model_copy(update={"snapshots": view.metadata.snapshots[-2:]})
+    assert table.look(replace(view, metadata=expired))
+
+
+def test_commits_that_were_checked_in_a_branch_are_as_young_as_their_publication(table: Following) -> None:
+    """A fast forward publishes several at once, with one event. Only the newest was ever the head."""
+    table.heard()
+    for _ in range(3):
+        table.commit()
+    view = table.history.view()
+    published = [each.snapshot_id for each in view.metadata.snapshots[-3:-1]]
+    snapshots = [
+        each.model_copy(update={"timestamp_ms": each.timestamp_ms - 10_000 * int(LOST_SECONDS)})
+        if each.snapshot_id in published
+        else each
+        for each in view.metadata.snapshots
+    ]
+    log = [each for each in view.metadata.snapshot_log if each.snapshot_id not in published]
+    changed = view.metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
+    assert not table.look(replace(view, metadata=changed), swept=False, oldest_event=table.now)
+    assert table.rhythm.missed_at is None
+
+
+def test_a_table_without_events_is_never_silent(table: Following) -> None:
+    table.commit(age=LATE)
+    assert not table.look()
+    assert table.rhythm.commit_seconds is not None
+    assert table.rhythm.committed_at == table.now - LATE
