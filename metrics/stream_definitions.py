@@ -35,7 +35,7 @@ UNANNOUNCED_COMMITS = counter(
 UNRESOLVED_LOCATIONS = counter(
     "firnline_unresolved_locations_total",
     "Folders of metadata files named by events, in which no table of the catalogs keeps its metadata. Each counts "
-    "again after ten minutes, and then after twice the pause, up to a day.",
+    "again after a day.",
     "Expected if the bucket holds tables of other catalogs. Otherwise add their catalog to `catalogs`.",
     labels=("source",),
 )
