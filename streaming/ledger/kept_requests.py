@@ -31,21 +31,22 @@ class KeptRequests:
         self.kept: dict[TableName, list[str]] = {}
         self._waiting = waiting
         self._is_known = is_known
-        self._dropped: dict[str, list[TableName]] = {}
+        self._dropped: list[TableName] = []
 
     def take(self, table: TableName, text: str) -> bool:
         """Keep a request; False: too many wait. A request that waits already is not kept twice."""
         waits = [*self._waiting.get(table, ()), *self.kept.get(table, ())]
         if text in waits:
             return True
-        unknown = not self._is_known(table)
-        too_many = self._too_many(waits, text) or (self._too_many_unknown(_size(table, text)) if unknown else None)
-        if too_many is not None:
-            self._dropped.setdefault(too_many, []).append(table)
+        added = Counter() if self._is_known(table) else _size(table, text)
+        unknown = self._unknown + added if added else added
+        is_room = len(waits) < MOST_REQUESTS and sum(map(len, (*waits, text))) <= MOST_CHARACTERS
+        if not is_room or unknown["requests"] > MOST_UNKNOWN_REQUESTS or unknown["size"] > MOST_UNKNOWN_CHARACTERS:
+            self._dropped.append(table)
             return False
         self.kept.setdefault(table, []).append(text)
-        if unknown:
-            self._unknown.update(requests=1, characters=_size(table, text))
+        if added:
+            self._unknown.update(added)
         return True
 
     @cached_property
@@ -53,30 +54,18 @@ class KeptRequests:
         """What waits of tables that are not known. Most batches do not ask."""
         unknown = [table for table in self._waiting if not self._is_known(table)]
         sizes = [_size(table, text) for table in unknown for text in self._waiting[table]]
-        return Counter(requests=len(sizes), characters=sum(sizes))
-
-    def _too_many(self, waits: list[str], text: str) -> str | None:
-        if len(waits) < MOST_REQUESTS and sum(map(len, (*waits, text))) <= MOST_CHARACTERS:
-            return None
-        return f"of one table, at most {MOST_REQUESTS} wait, with {MOST_CHARACTERS:,} characters in all"
-
-    def _too_many_unknown(self, size: int) -> str | None:
-        is_room = self._unknown["characters"] + size <= MOST_UNKNOWN_CHARACTERS
-        if self._unknown["requests"] < MOST_UNKNOWN_REQUESTS and is_room:
-            return None
-        return (
-            f"of tables that are not counted yet, at most {MOST_UNKNOWN_REQUESTS:,} wait, with "
-            f"{MOST_UNKNOWN_CHARACTERS:,} characters in all"
-        )
+        return sum(sizes, Counter())
 
     def tell_of_dropped(self) -> None:
-        """One warning for each reason, however many there are."""
-        for reason, tables in self._dropped.items():
+        """One warning, however many there are."""
+        if self._dropped:
             LOG.warning(
-                "%d requested rewrites are dropped, the first of %.200s: %s; send them again later",
-                len(tables), tables[0], reason,
+                "%d requested rewrites are dropped, the first of %.200s: too many wait, more than %d of one table with "
+                "%d characters in all, or %d of tables that are not counted yet with %d; send them again later",
+                len(self._dropped), self._dropped[0], MOST_REQUESTS, MOST_CHARACTERS, MOST_UNKNOWN_REQUESTS,
+                MOST_UNKNOWN_CHARACTERS,
             )  # fmt: skip
 
 
-def _size(table: TableName, text: str) -> int:
-    return len(str(table)) + len(text)
+def _size(table: TableName, text: str) -> Counter[str]:
+    return Counter(requests=1, size=len(str(table)) + len(text))

@@ -43,6 +43,7 @@ def test_a_request_for_a_table_that_is_gone_ends_once_looks_and_listing_agree(tm
     scene.look()
     scene.board.request(NAME, [""])
     scene.catalog.drop_table("db.t")
+    scene.driver.list_if_due("lake")
     assert load_in_vain(scene) == [NAME]
     assert [event.reason for event in scene.published if isinstance(event, RunFailed)] == ["unknown_table"]
     scene.look()
