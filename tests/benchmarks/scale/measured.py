@@ -59,7 +59,7 @@ def ledger(folder: Path, properties: dict[str, str], **sections: dict[str, objec
             **sections,
         }
     )
-    around = Around(lambda: None, lambda: EVERYTHING, lambda: True, lambda: False)
+    around = Around(lambda: None, EVERYTHING, lambda: True, lambda: False)
     return DriverLedger(
         settings=settings,
         catalogs=Catalogs(settings.catalogs),
