@@ -328,13 +328,10 @@ class CatalogTables:
     def _look_for_unlisted(self, listing: Listing, now: Now) -> None:
         """Look at tables that the listing has not: they were dropped, or come later."""
         for table, record in [*self._records.items()]:
-            if table not in listing.names and not _is_within(table, listing.unlisted):
-                if record.listed:
-                    self.put(table, listed=False)
-                if record.scheduled:
-                    self._sweep(table, now)
+            if record.listed and table not in listing.names and not _is_within(table, listing.unlisted):
+                self.put(table, listed=False)
         for table in listing.others:
-            if table.catalog == self.name and not self.get(table).scheduled and self.watches(table):
+            if table.catalog == self.name and not self.get(table).listed and self.watches(table):
                 self._sweep(table, now)
 
     def _tell_of_unlisted(self, unlisted: Mapping[Namespace, RetryError]) -> Iterable[Action]:

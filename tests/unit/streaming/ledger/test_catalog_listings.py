@@ -106,7 +106,7 @@ def test_tables_that_are_not_listed_any_more_are_looked_at(scene: CatalogScene) 
     scene.list("dropped", "there")
     scene.waiting()
     scene.now += 1
-    scene.list("there", others=("there", "saved"))
+    scene.list("there", others=("there", "dropped", "saved"))
     assert scene.waiting(MISSING) == ["dropped", "saved"]
     scene.now += 1
     scene.list("there", others=("there",))
