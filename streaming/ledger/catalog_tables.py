@@ -161,9 +161,9 @@ class CatalogTables:
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
-    def next_look(self, now: Now, *, behind: bool = False) -> tuple[TableName, Asked] | None:
+    def next_look(self, now: Now) -> tuple[TableName, Asked] | None:
         """A thread is free: the next table that it looks at; None: none may be now. Then call `done`."""
-        self._make_round(now, behind=behind)
+        self._make_round(now)
         self._ask_due(now)
         if not self.calls.may_begin(now.ticks):
             return None
@@ -178,8 +178,8 @@ class CatalogTables:
             return table, asked
         return None
 
-    def looked(self, table: TableName, asked: Asked, looked: Looked, now: Now, *, behind: bool = False) -> list[Action]:
-        """A look ended. `behind`: whether events wait that could not be read yet."""
+    def looked(self, table: TableName, asked: Asked, looked: Looked, now: Now) -> list[Action]:
+        """A look ended."""
         was_called = self.spelled(table) == table
         actions = self._call_ended(looked.error, now) if was_called else []
         if not self.watches(table):  # it became ignored during the look
@@ -189,7 +189,7 @@ class CatalogTables:
         if looked.doubtful and record.count is None and not self.may_have(table):
             looked = replace(looked, outcome=Outcome.MISSING)
         if error is None:
-            actions += self._found(table, record, asked, looked, now, behind=behind)
+            actions += self._found(table, record, asked, looked, now)
         elif looked.outcome is Outcome.MISSING:
             actions += self._missing(table, record, error, now)
         else:
@@ -210,13 +210,13 @@ class CatalogTables:
         if record.later is not None:
             self._wake(table, record.later.at)
 
-    def _found(
-        self, table: TableName, record: TableRecord, asked: Asked, looked: Looked, now: Now, *, behind: bool
-    ) -> Iterable[Action]:
+    def _found(self, table: TableName, record: TableRecord, asked: Asked, looked: Looked, now: Now) -> Iterable[Action]:
         rhythm, untold = record.rhythm, False
         if looked.commits is not None:
             swept, oldest = asked.lane is Lane.SWEEP, asked.oldest_event
-            rhythm, untold = rhythm.counted(looked.commits, now.time, swept=swept, oldest_event=oldest, behind=behind)
+            rhythm, untold = rhythm.counted(
+                looked.commits, now.time, swept=swept, oldest_event=oldest, behind=now.behind
+            )
         if looked.place:
             self.folders.put(table, looked.place)
         self.put(
@@ -293,9 +293,9 @@ class CatalogTables:
         """List the catalog now, and look at the tables that are new."""
         self._list_at = float("-inf")
 
-    def starts_listing(self, now: Now, *, behind: bool = False) -> bool:
+    def starts_listing(self, now: Now) -> bool:
         """Whether it is time to list the catalog. If so, it counts as begun: call `found`, then `listing_ended`."""
-        is_due = now.ticks >= self._list_at or (behind and now.ticks >= self._listed_at + BEHIND_SECONDS)
+        is_due = now.ticks >= self._list_at or (now.behind and now.ticks >= self._listed_at + BEHIND_SECONDS)
         if not is_due or self.listing_since is not None or not self.calls.may_begin(now.ticks):
             return False
         self.calls.begins(now.ticks)
@@ -344,7 +344,7 @@ class CatalogTables:
         if len(news) > MOST_SHOWN:
             LOG.warning("%d more namespaces of catalog %s cannot be listed", len(news) - MOST_SHOWN, self.name)
 
-    def _make_round(self, now: Now, *, behind: bool) -> None:
+    def _make_round(self, now: Now) -> None:
         """Ask for a look at each table that is due; per sweep interval, that all are judged again."""
         service, round_at = self.settings.service, self._round_at
         pause = min(ROUND_SECONDS, service.sweep_seconds / ROUNDS_PER_SWEEP)
@@ -354,7 +354,7 @@ class CatalogTables:
         self._round_at = now.ticks
         scheduled = {table: each for table, each in self._records.items() if each.scheduled}
         intervals = {
-            table: wanted_seconds(each.rhythm, now.time, service.sweep_seconds, behind=behind)
+            table: wanted_seconds(each.rhythm, now.time, service.sweep_seconds, behind=now.behind)
             for table, each in scheduled.items()
         }
         asked_at = {table: each.swept_at for table, each in scheduled.items()}

@@ -116,7 +116,7 @@ class DriverLedger:
 
     def check(self) -> None:
         """Replace threads whose look hangs; search tables by location. Called every second."""
-        self.driver.behind(self.around.behind())
+        self.driver.behind = self.around.behind()
         self._threads.check()
         self.driver.search_folders()
 

@@ -25,7 +25,7 @@ from streaming.ledger.tables import Tables
 
 
 class TableDriver:
-    """`saved`: tables whose state is on disk. `clock`, `ticks`: as of `Now`."""
+    """`saved`: tables whose state is on disk. `clock`, `ticks`, `behind`: as of `Now`."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class TableDriver:
         self.looker = looker
         self.clock = clock
         self.ticks = ticks
+        self.behind = False
         self._saved = saved
         self._board, self._listener = looker.writer.board, looker.writer.listener
         self._changed = threading.Condition()
@@ -88,11 +89,6 @@ class TableDriver:
             actions = self.tables.search_folders(now)
         self._carry_out(actions)
 
-    def behind(self, behind: bool) -> None:
-        """Whether events wait that could not be read yet: then commits are found by looks."""
-        with self.deciding(wakes=False):
-            self.tables.behind = behind
-
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def take(self, catalog: str, timeout: float) -> tuple[TableName, Asked] | None:
@@ -101,7 +97,7 @@ class TableDriver:
         with self._changed:
             while not self._closed:
                 now = self.now()
-                taken = tables.next_look(now, behind=self.tables.behind)
+                taken = tables.next_look(now)
                 if taken is not None or now.ticks >= deadline:
                     return taken
                 until = deadline if tables.next_at is None else min(deadline, tables.next_at)
@@ -122,7 +118,7 @@ class TableDriver:
             else:
                 looked = self.looker.look(table, asked, record)
             with self.deciding() as now:
-                actions = tables.looked(table, asked, looked, now, behind=self.tables.behind)
+                actions = tables.looked(table, asked, looked, now)
             self._carry_out(actions)
             return looked
         finally:
@@ -139,7 +135,7 @@ class TableDriver:
         """List the catalog, if it is time. Looks go on meanwhile: thousands of namespaces take minutes."""
         tables = self.tables.catalogs[catalog]
         with self.deciding() as now:
-            if not tables.starts_listing(now, behind=self.tables.behind):
+            if not tables.starts_listing(now):
                 return
         names, unlisted = set[TableName](), dict[Namespace, RetryError]()
         try:
@@ -172,7 +168,7 @@ class TableDriver:
 
     def now(self) -> Now:
         """This moment."""
-        return Now(self.ticks(), self.clock())
+        return Now(self.ticks(), self.clock(), self.behind)
 
     @contextmanager
     def deciding(self, *, wakes: bool = True) -> Iterator[Now]:

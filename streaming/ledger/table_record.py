@@ -21,10 +21,14 @@ MOST_ANNOUNCED = 16
 
 
 class Now(NamedTuple):
-    """One moment: seconds of a clock that only runs, for waits; and seconds since the epoch."""
+    """One moment: seconds of a clock that only runs, for waits; and seconds since the epoch.
+
+    `behind`: whether events wait that could not be read yet: then commits are found by looks.
+    """
 
     ticks: float
     time: float
+    behind: bool = False
 
 
 class Lane(IntEnum):

@@ -19,10 +19,9 @@ from streaming.logs.events import LOG
 
 
 class Tables:
-    """The tables of all catalogs. `behind`: whether events wait that could not be read yet."""
+    """The tables of all catalogs."""
 
     def __init__(self, settings: WorkSettings, catalogs: Iterable[str], shard: Shard = EVERYTHING) -> None:
-        self.behind = False
         self._settings = settings
         self._shard = shard
         self._folders = MetadataFolders()

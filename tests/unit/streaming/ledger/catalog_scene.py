@@ -49,21 +49,22 @@ class CatalogScene:
         self.tables = Tables(Settings(catalogs={"lake": catalog}, **sections), ("lake", "other"), shard)
         self.lake = self.tables.catalogs["lake"]
         self.now = START
+        self.behind = False
 
     @property
     def moment(self) -> Now:
-        return Now(self.now, self.now)
+        return Now(self.now, self.now, self.behind)
 
     def ask(self, *names: str, asked: Asked = EVENT) -> None:
         for name in names:
             self.lake.ask(named(name), asked, self.moment)
 
     def take(self) -> tuple[str, Asked] | None:
-        taken = self.lake.next_look(self.moment, behind=self.tables.behind)
+        taken = self.lake.next_look(self.moment)
         return None if taken is None else (taken[0].name, taken[1])
 
     def end(self, name: str, asked: Asked, looked: Looked) -> list[Action]:
-        actions = self.lake.looked(named(name), asked, looked, self.moment, behind=self.tables.behind)
+        actions = self.lake.looked(named(name), asked, looked, self.moment)
         self.lake.done(named(name), self.moment)
         return actions
 

@@ -64,7 +64,9 @@ def test_listings_are_repeated_and_come_earlier_while_the_stream_is_behind(scene
     scene.list()
     scene.now += BEHIND_SECONDS
     assert not scene.lake.starts_listing(scene.moment)
-    assert scene.lake.starts_listing(scene.moment, behind=True)
+    scene.behind = True
+    assert scene.lake.starts_listing(scene.moment)
+    scene.behind = False
     scene.lake.listing_ended(Listing(), scene.moment)
     scene.now += INTERVAL - 0.01
     assert not scene.lake.starts_listing(scene.moment)
