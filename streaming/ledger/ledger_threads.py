@@ -97,9 +97,12 @@ class LedgerThreads:
 
     def _look(self, catalog: str, name: str) -> None:
         while not self._stop.is_set():
-            taken = None
-            with _outlived(catalog):
+            try:
                 taken = self.driver.take(catalog, WAIT_SECONDS)
+            except Exception:  # noqa: BLE001 - as in `_outlived`
+                LOG.exception("catalog %s: the next look could not be chosen, because of an unexpected error", catalog)
+                self._stop.wait(WAIT_SECONDS)
+                continue
             if taken is not None:
                 self._busy[name] = (taken[0], self.ticks())
                 with _outlived(taken[0]):
