@@ -98,7 +98,9 @@ def never_forgotten(self, table, *, keep_requests=False):
     return None
 
 
-@_breaks("streaming.ledger.catalog_tables:CatalogTables._sweep", "tables that are not listed any more are not looked at")
+@_breaks(
+    "streaming.ledger.catalog_tables:CatalogTables._sweep", "tables that are not listed any more are not looked at"
+)
 def nothing_missed(original, self, table, now):
     if self.get(table).listed:
         original(self, table, now)
