@@ -1,0 +1,384 @@
+"""One history: services that look, rewrite, commit, stop, die and are swept, beside others, until all settles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from compactor.commit.sweep import MOST_SETTLE_SECONDS
+from compactor.errors import RetryError
+from compactor.lease.owner import Owner
+from compactor.locations import attempt_location
+from compactor.reasons import Reason
+from compactor.settings.tree import Settings
+from tests.simulator.catalogs import forget
+from tests.simulator.java import UNAVAILABLE, JavaError
+from tests.simulator.schedule import Process, scheduled
+from tests.simulator.service import LEASE_SECONDS, Service
+from tests.simulator.world import Request, ViolationError, World
+from tests.simulator.writers import Writers
+
+MOST_ACTS: Final = 25
+"""Of others in one history, before all settles: beyond, it takes time and finds little."""
+SILENT_IN: Final = 0.15
+PAID_IN: Final = 0.3
+"""Share of the histories in which the debt is paid at the end: that takes longer than all before."""
+MOST_SECONDS: Final = {"stop": 60.0, "debt": 6 * 3600.0, "commit": 3600.0}
+"""Bounds: of a stop, of the time in which debt is paid once faults have ended, and of the time from a run's last output
+to its commit or its failure.
+"""
+
+
+@cache
+def _settings(converts: int | None, tiered: bool, hold_seconds: float, groups: int) -> Settings:
+    policy: dict[str, Any] = {
+        "strategy": "tiered" if tiered else "threshold",
+        "settle_after_seconds": 60.0,
+        "min_input_files": 2,
+        "target_file_size": 4096,
+        "convert_equality_deletes": converts,
+        "equality_delete_threshold": 3,
+    }
+    commit = {"hold_seconds": hold_seconds, "groups": groups, "max_failed_commits": groups % 2}
+    catalogs = {"lake": {"type": "rest", "uri": "http://catalog"}}
+    return Settings(
+        catalogs=catalogs, tables={"include": ["*"]}, policy=policy, commit=commit, manifests={"rewrite": False}
+    )
+
+
+@dataclass
+class History:
+    """The history of a seed. `end`: what happened in it, counted."""
+
+    seed: int
+    folder: Path
+    events: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.chance = Random(self.seed)
+        self.services: list[tuple[Service, Process]] = []
+        self.killing = 0
+        self.quiet = False
+        self.acting = False
+        self.frozen: dict[Path, bytes] = {}
+        self.waits: dict[str, float] = {}
+        self.silent: set[str] = set()
+        self.acts = 0
+
+    def play(self) -> None:
+        """Play it.
+
+        Raises:
+            ViolationError: an invariant does not hold; the text tells the history.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        chance = self.chance
+        with scheduled(chance) as plan:
+            self.plan = plan
+            kind = ("rest", "rest", "polaris", "location")[self.seed % 4]
+            version = (2, 3, 2, 3, 1, 3, 2)[self.seed % 7]
+            self.world = World(chance, kind, version, plan, faults=chance.choice((0.0, 0.1, 0.5)))
+            self.world.cluster = bool(self.world.faults) and chance.random() < 0.3
+            self.world.store.use()
+            self.world.store.before = self.at_the_store
+            self.rush = chance.choice((0.05, 0.2, 0.4))
+            self.settings = _settings(
+                converts=chance.choice((None, 1, 1, 2)),
+                tiered=chance.random() < 0.3,
+                hold_seconds=chance.choice((0.0, 0.0, 10.0)),
+                groups=chance.choice((1, 1000, 1000)),
+            )
+            self.writers = Writers(self.world, mixed=chance.random() < 0.3)
+            try:
+                self._play()
+            except ViolationError:
+                raise
+            except Exception as error:
+                self.world.violated("".join(traceback.format_exception(error)))
+                raise ViolationError(self.told) from error
+            finally:
+                forget()
+        if self.world.violation:
+            raise ViolationError(self.told)
+
+    @property
+    def told(self) -> str:
+        """What has happened, a line each."""
+        world = self.world
+        head = f"seed {self.seed} ({world.kind}, V{world.first_version}): {world.violation}"
+        return f"{head}\n  " + "\n  ".join(world.story)
+
+    def _play(self) -> None:
+        for _ in range(self.chance.randint(2, 4)):
+            self.writers.send("append", self.writers.append())
+        for _ in range(self.chance.choice((1, 1, 2))):
+            self._phase()
+            if self.world.violation:
+                return
+        self._settle()
+
+    # --- what happens meanwhile ---------------------------------------------------------------------------------------
+
+    def step(self, what: str) -> None:
+        """At each call of catalog, store or executors: others act, faults happen, the process may die."""
+        plan = self.plan
+        plan.check_alive()
+        process = plan.process
+        if process is not None and not self.acting:
+            self.acting = True
+            if what == "job done":
+                self._clean()
+            self._others(self.rush * (3 if what == "apply" else 1))  # no moment is as delicate
+            self.acting = False
+            plan.sleep(self.chance.choice((0.0, 0.05, 0.2)))
+            if self.killing and process is self.services[-1][1]:
+                self.killing -= 1
+                if not self.killing:
+                    self._kill(process)
+                    plan.check_alive()
+            self._fault(what)
+
+    def at_the_store(self, what: str, path: str) -> None:
+        self.plan.check_alive()
+        if what == "create" and "/data/" in path and self.plan.process is not None:
+            self._is_on_record(path)
+        if what in ("create", "delete"):
+            self.step(what)
+        elif path in self.silent and self.plan.process is not None:
+            raise OSError("no answer")
+        elif self.world.faults and self.plan.process is not None and self.chance.random() < 0.02 * self.world.faults:
+            raise OSError("503 Slow Down")
+
+    def _is_on_record(self, path: str) -> None:
+        records = [json.loads(each.read_bytes()) for each in self._records() if each.suffix == ".json"]
+        of_run = next(
+            (each for each in records if each["run_id"] in path), {"files": (), "prefixes": (), "attempts": 1}
+        )
+        names = [attempt_location(file, number) for file in of_run["files"] for number in range(of_run["attempts"])]
+        if path not in names and not path.startswith(tuple(of_run["prefixes"])):
+            self.world.violated(f"{path} is written, and is on no record")
+
+    def _fault(self, what: str) -> None:
+        faults = self.world.faults
+        if not faults or self.chance.random() >= 0.04 * faults:
+            return
+        self.world.tell(f"no answer: {what}")
+        if what == "load":
+            raise RetryError("the catalog does not answer", reason=Reason.CATALOG_UNAVAILABLE)
+        if what in ("refresh", "apply", "load in Java", "applied"):
+            raise JavaError(UNAVAILABLE, "503")
+        if what == "confirm":
+            raise RetryError("the lease store does not answer")
+        if what in ("create", "delete"):
+            raise OSError("503 Slow Down")
+
+    def _others(self, how_often: float) -> None:
+        if self.quiet or self.acts >= MOST_ACTS or self.chance.random() >= how_often:
+            return
+        self.acts += 1
+        if self.world.pending and self.chance.random() < 0.5:
+            self._arrives(self.chance.choice(self.world.pending))
+        elif self.world.faults and self.chance.random() < SILENT_IN:
+            self._silence()
+        else:
+            self.writers.act()
+
+    def _clean(self) -> None:
+        """A program that removes orphan files takes one that is not committed yet."""
+        if self.world.faults and self.chance.random() < 0.03:
+            needed = frozenset[str]().union(*(each.files for each in self.world.state.snapshots.values()))
+            pending = frozenset[str]().union(*(each.snapshot.files for each in self.world.pending))
+            orphans = [path for path in self.world.store.files if "firnline-" in path and path not in needed | pending]
+            if orphans:
+                path = self.chance.choice(orphans)
+                del self.world.store.files[path]
+                self.world.tell(f"{path} is taken for an orphan")
+
+    def _silence(self) -> None:
+        """The store does not answer for some data files any more, or for all again."""
+        head = self.world.state.newest
+        files = sorted(head.data) if head else []
+        if self.silent or not files:
+            self.silent.clear()
+        else:
+            self.silent.update(self.chance.sample(files, self.chance.randint(1, len(files))))
+        self.world.tell(f"the store does not answer for {len(self.silent)} files")
+
+    def _arrives(self, request: Request) -> None:
+        landed = self.world.arrives(request)
+        request.copies -= 1
+        if not request.copies:
+            self.world.pending.remove(request)
+        self.world.tell(f"{request.snapshot.name} arrives: {'it lands' if landed else 'refused'}")
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Service:
+        service, process = self._service()
+        self.plan.start(service.run, process.name, process)
+        self.world.tell(f"{process.name} starts on {service.owner.host}")
+        return service
+
+    def _service(self) -> tuple[Service, Process]:
+        """The next one, which does nothing yet."""
+        number = len(self.services) + 1
+        host = "here" if self.chance.random() < 0.6 or not self.services else f"host-{number}"
+        owner = Owner(host, "boot", "ns", number, str(number))
+        service = Service(
+            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited
+        )
+        self.services.append((service, Process(f"service-{number}")))
+        return self.services[-1]
+
+    def waited(self, what: str, seconds: float) -> None:
+        """Note the longest, and check its bound."""
+        self.waits[what] = max(self.waits.get(what, 0.0), seconds)
+        if seconds > MOST_SECONDS[what] * self.plan.patience:
+            self.world.violated(f"{what} took {seconds:.0f} s")
+
+    def is_dead(self, owner: Owner) -> bool | None:
+        """As a sweep of the running process sees it."""
+        asking = next(service for service, process in self.services if process is self.plan.process)
+        if owner.host != asking.owner.host:
+            return None
+        return self.services[owner.pid - 1][1].is_over
+
+    def _kill(self, process: Process) -> None:
+        self.world.tell(f"{process.name} is killed")
+        self.events["killed"] += 1
+        self.frozen = {path: path.read_bytes() for path in self._records()}
+        process.dead = True
+
+    def _records(self) -> list[Path]:
+        return [path for path in (self.folder / "in-flight").glob("*") if path.is_file()]
+
+    def _bury(self, process: Process) -> None:
+        """Wait until the threads of a killed process have gone, and forget what they wrote meanwhile."""
+        self.plan.wait(lambda: process.is_over)
+        for path in self._records():
+            path.unlink()
+        for path, content in self.frozen.items():
+            path.write_bytes(content)
+
+    def _phase(self) -> None:
+        """A service works for a while; then it is stopped, killed, or paused until another has taken over."""
+        service = self._start()
+        process = self.services[-1][1]
+        end = self.chance.choices(["stop", "kill", "pause"], [4, 5, 2])[0]
+        if end == "kill":
+            self.killing = self.chance.randint(1, 60)
+        for _ in range(self.chance.randint(1, 4)):
+            self.plan.wait(lambda: process.dead, self.chance.choice((1.0, 5.0, 15.0)))
+            self._others(0.7)
+        self.killing = 0
+        if end == "kill":
+            if not process.dead:
+                self._kill(process)
+            self._bury(process)
+        elif end == "stop":
+            service.life.stopping, began = True, self.plan.now
+            self.plan.wait(lambda: process.is_over, 60.0)
+            self.waited("stop", self.plan.now - began)
+            self._stopped(service, process)
+        else:
+            process.paused_until = self.plan.now + self.chance.choice((LEASE_SECONDS / 2, 2 * LEASE_SECONDS, 600.0))
+            service.life.fenced = True
+            self.events["paused"] += 1
+            self.world.tell(f"{process.name} is paused until {process.paused_until - 1_900_000_000:.0f}")
+
+    def _stopped(self, service: Service, process: Process) -> None:
+        if process.is_over:
+            self.events["stopped"] += 1
+            return
+        if not service.life.ended:
+            self.world.violated(f"{process.name} did not stop within a minute")
+        self._kill(process)
+        self._bury(process)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Faults end, all that is on its way arrives, writers go on: debt is paid, and nothing is left behind."""
+        world = self.world
+        for _ in range(self.chance.choice((0, 1, 2))):
+            seconds = self.chance.choice((15.0, 3600.0, 86_400.0))
+            self.plan.patience = max(1.0, seconds / 20)
+            self._sweep(seconds)
+            self._others(0.5)
+        for service, process in self.services:
+            service.life.stopping = True
+            process.paused_until = 0.0
+        world.faults = 0.0
+        self.silent.clear()
+        while world.pending:
+            self._arrives(self.chance.choice(world.pending))
+        self.writers.finish()
+        if "audit" in world.state.branches:
+            self.writers.publish()
+        self.quiet, self.plan.patience = True, 30.0
+        self.plan.wait(lambda: all(process.is_over for _, process in self.services), 3600.0)
+        if not all(process.is_over for _, process in self.services):
+            world.violated("a service does not end")
+            return
+        if self.chance.random() < PAID_IN and not self._pay():
+            return
+        self._nothing_is_left()
+
+    def _pay(self) -> bool:
+        """A service that nothing disturbs pays the debt, and then does nothing more; whether it ends."""
+        service, world = self._start(), self.world
+        self.plan.sleep(60.0)
+        self.writers.act(gently=True)
+        began = self.plan.now
+        if not self.plan.wait(lambda: self._is_paid(service), MOST_SECONDS["debt"]):
+            world.violated(f"debt is not paid: {service.debt}")
+        self.waited("debt", self.plan.now - began)
+        self._nothing_more_is_done()
+        service.life.stopping = True
+        if not self.plan.wait(lambda: self.services[-1][1].is_over, 120.0):
+            world.violated("the last service does not stop")
+        return not world.violation
+
+    def _nothing_more_is_done(self) -> None:
+        """Our own commits make no work: beside no writer, a service commits nothing more."""
+        self.plan.patience = 120.0
+        self.plan.sleep(3600.0)  # partitions become due by time, once
+        before = self.world.landed["ours"]
+        self.plan.sleep(3600.0)
+        if self.world.landed["ours"] > before:
+            self.world.violated(f"{self.world.landed['ours'] - before} more commits although nothing is due")
+
+    def _is_paid(self, service: Service) -> bool:
+        known = service.board.tables()
+        return service.debt is not None and bool(known) and not known[0].has_work
+
+    def _nothing_is_left(self) -> None:
+        """Once writers have gone on, and old snapshots have expired, no record and no file of ours is left."""
+        for _ in range(12):
+            service = self._sweep(MOST_SETTLE_SECONDS / 2)
+            self.writers.send("append", self.writers.append())
+            self.world.expire(2, self.plan.now)
+            if not self._left(service):
+                return
+        self.world.violated(f"left behind: {self._left(service)}")
+
+    def _sweep(self, seconds: float) -> Service:
+        """After so many seconds another process looks at the records, and ends."""
+        self.plan.sleep(seconds)
+        service, process = self._service()
+        self.plan.start(service.sweep, process.name, process)
+        self.plan.wait(lambda: process.is_over)
+        return service
+
+    def _left(self, service: Service) -> list[str]:
+        needed = frozenset[str]().union(*(each.files for each in self.world.state.snapshots.values()))
+        ours = (path for path in self.world.store.files if "firnline-" in path and path not in needed)
+        return [*(record.run_id for record in service.records.all()), *ours]

@@ -1,0 +1,84 @@
+"""Rules that are broken on purpose: which histories notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tests.mutations.applying import broken
+from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.mutation import Mutation
+from tests.simulator.jobs import Played, played, stage
+
+SIMULATED = [
+    "numbers_of_the_commit",
+    "believed",
+    "not_compared_with_the_plan",
+    "referenced_by_the_head",
+    "counts_not_checked",
+    "nothing_missing",
+    "refused_for_good",
+    "never_found",
+    "running_ones_too",
+    "nothing_settled",
+    "first_attempts",
+    "sent_off_the_record",
+    "silent_is_dead",
+    "polaris_not_asked",
+    "expired_with_the_commit",
+    "branches_overlooked",
+    "branches_for_ever",
+    "by_value_to_its_own_number",
+    "none_lost",
+    "by_position_to_older_ones",
+    "deletes_not_noticed",
+    "gone_with_the_first",
+    "covers_what_is_planned",
+    "where_they_were",
+    "carried_ones_only",
+    "without_being_searched",
+    "only_new_positions",
+    "never_overtaken",
+    "for_any_head",
+]
+"""Those that concern commits, what is rebased, conversions, rollbacks and sweeps, by the ends of their names."""
+
+
+def noticed(mutations: Sequence[Mutation], seeds: Iterable[int]) -> Iterator[tuple[Mutation, int, str]]:
+    """Each mutation, after how many histories it was noticed (0: it was not), and the story that did."""
+    for each in mutations:
+        import_module(each.module)  # with Python's own threads
+    with stage() as folder:
+        for each in mutations:
+            with broken(each):
+                yield (
+                    each,
+                    *next(
+                        ((number, found.failed[0]) for number, found in _each(seeds, folder) if found.failed), (0, "")
+                    ),
+                )
+
+
+def _each(seeds: Iterable[int], folder: Path) -> Iterator[tuple[int, Played]]:
+    for number, seed in enumerate(seeds, 1):
+        yield number, played(seed, folder)
+
+
+def chosen(names: str) -> list[Mutation]:
+    """`names`: the ends of their names, or `all` that are simulated."""
+    wanted = SIMULATED if names == "all" else names.split(",")
+    return [each for name in wanted for each in MUTATIONS if each.name.endswith(f":{name}")]
+
+
+def noticed_by(names: str, seeds: Iterable[int]) -> bool:
+    """Tell it; whether one was not noticed."""
+    missed = 0
+    for each, number, story in noticed(chosen(names), seeds):
+        missed += not number
+        what = story.partition("\n")[0].partition("): ")[2]
+        found = f"history {number:5}" if number else "NOT NOTICED  "
+        click.echo(f"{found} {each.name}: {each.what}" + (f" [{what}]" if what else ""))
+    return missed > 0
