@@ -168,7 +168,7 @@ class Lake:
             self.in_flight(),
             slots=SlotPool(slots),
             lease_seconds=60,
-            check_seconds=15,
+            check_seconds=3600,
             commit=CommitSettings(hold_seconds=0),  # the tests' own deletes are no writer to wait for
         )
         return rewriter.run(plan)

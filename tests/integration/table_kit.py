@@ -186,7 +186,7 @@ def run(
         lake.in_flight(),
         slots=SlotPool(slots),
         lease_seconds=60,
-        check_seconds=60,
+        check_seconds=3600,  # else the watch may be the first to ask `enabled`
         commit=commit,
         listener=listener,
         right=right,
@@ -220,7 +220,7 @@ def conversion(lake: Lake, table: str, commit: CommitSettings | None = None, cha
         lake.in_flight(),
         slots=SlotPool(2),
         lease_seconds=60,
-        check_seconds=60,
+        check_seconds=3600,  # else the watch may be the first to ask `enabled`
         commit=commit or CommitSettings(hold_seconds=0),
     )
     view = lake.view(table)
