@@ -292,12 +292,12 @@ def test_each_bad_event_is_one_letter_and_stops_nothing(stage: Stage) -> None:
         "unknown_catalog": event("t", catalog="attic"),
     }
     with stage.events():
-        stage.send(event("first"))
+        stage.send(event("first"), partition=0)
         for value in bad.values():
             stage.send(value, key=b"a key", headers=[("trace", b"17")], partition=2)
         stage.send(b"rubbish", partition=1)
         wait_for("the letters", lambda: sum(stage.counts.values()) == len(bad) + 1)
-        stage.send(event("last"))
+        stage.send(event("last"), partition=0)
         wait_for("the last event", lambda: stage.names == ["first", "last"])
     without_key = [letter for letter in stage.letters() if letter.key != b"a key"]
     letters = [letter for letter in stage.letters() if letter.key == b"a key"]
