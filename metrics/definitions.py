@@ -362,8 +362,8 @@ DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
     "File groups that could not be rewritten and stay unchanged, while the rest of their run continued.",
     "The log names table, partition and cause. Reaction `replan`: the partition is planned again. `retry`: the store "
-    "answered no more; the next run comes to the group last. `give_up`: it is left out for an hour; new files of the "
-    "partition are merged without it.",
+    "did not answer; the group is left out for a minute, then for longer each time. `give_up`: it is left out for an "
+    "hour; new files of the partition are merged without it.",
     labels=("reason", "reaction"),
 )
 WOULD_REWRITE_RUNS = counter(

@@ -12,7 +12,9 @@ from typing import Any
 
 from compactor.debt.board import PartitionCounts
 from compactor.iceberg.other_compactors import DAY_SECONDS
+from compactor.patience.holds import Hold
 from compactor.runs.dispatcher import Work
+from compactor.runs.file_holds import waits_of
 from compactor.runs.pauses import Pause, pause_of
 from compactor.runs.work_order import ALL_TABLES
 from metrics.debt_collector import TableSummary
@@ -98,6 +100,7 @@ def status_document(
     slots: SlotUse | None = None,
     work: Work | None = None,
     pauses: Sequence[Pause] = (),
+    waits: Sequence[Hold] = (),
 ) -> Document:
     """The content of the page as JSON: sizes in bytes, durations in seconds, times in seconds since the epoch."""
     moment = time.time() if now is None else now
@@ -125,6 +128,7 @@ def status_document(
         },
         "slots": _slots(slots) if slots is not None else None,
         "pauses": [_pause(pause, tables) for pause in pauses],
+        "waits": waits_of(waits[:MOST_TABLES]),
         "limits": _limits(work) if work is not None else None,
         "tables": [_table(one, moment, pauses) for one in tables[:MOST_TABLES]],
         "running": [_running(one, moment) for one in running],
@@ -230,6 +234,7 @@ def status_page(document: Document) -> str:
 {_pauses_html(document["pauses"])}
 {_fleet_html(document["fleet"])}
 {_running_html(document["running"])}
+{_waits_html(document["waits"])}
 {_slots_html(document["slots"])}
 {_limits_html(document["limits"])}
 {_counting_html(document["counting"])}
@@ -303,6 +308,13 @@ def _end(run: Mapping[str, Any]) -> str:
     if run["estimated_end"] is None:
         return ""
     return f"{time.strftime('%H:%M:%SZ', time.gmtime(run['estimated_end']))} (in {_span(run['seconds_left'])})"
+
+
+def _waits_html(waits: Sequence[Mapping[str, Any]]) -> str:
+    if not waits:
+        return ""
+    rows = [(f"{one['what']} {one['of']}", one["part"], one["why"], _moment(one["until"])) for one in waits]
+    return _section("Waits", ("What", "Part", "Why", "Until"), rows)
 
 
 def _slots_html(slots: Mapping[str, Any] | None) -> str:

@@ -23,7 +23,7 @@ from compactor.locks.flink_locks import Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
-from compactor.runs.given_up_files import GivenUpFiles
+from compactor.runs.file_holds import FileHolds
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.turns import Turns
@@ -135,12 +135,12 @@ def rewriting(
     right: CommitRight = UNLIMITED,
     clock: Callable[[], float] = time.time,
     current: WorkSettings | None = None,
-    given_up: GivenUpFiles | None = None,
+    files: FileHolds | None = None,
 ) -> Rewriting:
     """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query.
 
     `right`: confirmed before each commit and each deletion. `current`: the settings in force, where they can change.
-    `given_up`: files that an earlier process has given up.
+    `files`: data files that an earlier process has left to this one.
     """
     service, work = settings.service, current or settings
 
@@ -163,7 +163,7 @@ def rewriting(
         right=right,
         locks=Locks(settings.locks),
         most_replaces=most_replaces,
-        given_up=given_up or GivenUpFiles(),
+        files=files or FileHolds(),
     )
     return Rewriting(catalogs, cache, records, rewriter, slots, cluster, TableSearch(catalogs))
 

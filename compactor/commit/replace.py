@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 
 from compactor.commit.history import REPLACE, goes_on_without, rolled_back_with, snapshots_between
-from compactor.commit.search import SETTLE_ATTEMPTS, SETTLE_BACKOFF, Search, committed_id, find_commit
+from compactor.commit.search import SETTLE_ATTEMPTS, Search, committed_id, find_commit
 from compactor.commit.sends import Sent
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.events import Listener, ignore
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import SOON
+from compactor.patience.deadline import NEVER, Deadline
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
     COMMIT_FAILED,
@@ -35,7 +36,6 @@ from compactor.spark.java_table import (
 from compactor.whole_numbers import whole_number
 
 LOG = logging.getLogger("firnline")
-BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
 FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 RENEWALS = 4  # times that a credential may end while the commit is prepared; the next one ends the run
@@ -74,6 +74,7 @@ def commit_replacements(
     sleep: Callable[[float], None] = time.sleep,
     new: NewDeletes = NO_DELETES,
     listener: Listener = ignore,
+    deadline: Deadline = NEVER,
 ) -> Landed:
     """Commit all replacements as one `replace` snapshot on the table's branch.
 
@@ -86,6 +87,7 @@ def commit_replacements(
         sleep: Called between attempts with a number of seconds.
         new: Delete files for rows of the outputs.
         listener: Is told which metadata files of attempts were deleted.
+        deadline: After which no other attempt is made.
 
     Raises:
         ReplanError: an input file was removed or added again, a delete was committed against it, or the table was
@@ -96,7 +98,7 @@ def commit_replacements(
     changes = Changes(
         replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
     )
-    return _Commit(table, changes, summary, about_to_send, sleep, listener).carry_out()
+    return _Commit(table, changes, summary, about_to_send, sleep, listener, deadline).carry_out()
 
 
 class _Commit:
@@ -110,7 +112,9 @@ class _Commit:
         about_to_send: Callable[[Sent], object],
         sleep: Callable[[float], None],
         listener: Listener,
+        deadline: Deadline,
     ) -> None:
+        self.deadline = deadline
         self.table = table
         self.changes = changes
         self.summary = summary
@@ -140,7 +144,7 @@ class _Commit:
         """Make, check and send a snapshot until the catalog accepts one; returns that one."""
         table, attempts = self.table, max(FEWEST_ATTEMPTS, 1 + _retries(self.table))
         last = RetryError(
-            f"run {self.summary.run_id} was not committed: other commits came first in all {attempts} attempts",
+            f"run {self.summary.run_id} was not committed: other commits came first in all attempts",
             reason=Reason.COMMIT_REFUSED,
         )
         for attempt in range(attempts):
@@ -157,10 +161,12 @@ class _Commit:
                     return snapshot
             except RefusedError as error:
                 last, why = error, str(error)
-            pause = BACKOFF.seconds(attempt + 1)
+            pause = SOON.seconds(attempt + 1)
             if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
                 message = "%s: %s in attempt %d of %d to commit run %s; next attempt in %.1f s"
                 LOG.info(message, table.view.name, why, attempt + 1, attempts, self.summary.run_id, pause)
+            if pause > self.deadline.left:
+                break
             self.sleep(pause)
         raise last
 
@@ -385,5 +391,5 @@ def _seen_again(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: 
         if goes_on_without(table, before):
             return None
         if attempt < SETTLE_ATTEMPTS:
-            sleep(SETTLE_BACKOFF.seconds(attempt))
+            sleep(SOON.seconds(attempt))
     raise CommitUnknownError(f"the catalog reported success for run {summary.run_id}, but no snapshot has its id")

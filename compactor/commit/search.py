@@ -12,11 +12,10 @@ from py4j.protocol import Py4JError
 from compactor.commit.snapshots import CommitSummary
 from compactor.errors import InputError, ReplanError, RetryError
 from compactor.iceberg.tables import TableView
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import SOON
 from compactor.spark.java_table import JAVA_ERRORS, JavaTable
 
 SETTLE_ATTEMPTS = 5
-SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between looks for a commit
 
 
 class Search(Enum):
@@ -45,7 +44,7 @@ def find_commit(
         except (Py4JError, *JAVA_ERRORS, RetryError, ReplanError, InputError):
             seen = Search.UNANSWERED  # the catalog does not answer, or the table is gone: try again
         if attempt + 1 < attempts:
-            sleep(SETTLE_BACKOFF.seconds(attempt + 1))
+            sleep(SOON.seconds(attempt + 1))
     return seen
 
 

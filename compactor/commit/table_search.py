@@ -10,30 +10,26 @@ from typing import Final
 
 from compactor.errors import RetryError
 from compactor.iceberg.tables import Catalogs, TableMissingError
-from compactor.patience.backoff import Backoff
 from compactor.table_names import TableName
 
 MOST_TABLES: Final = 1000
 """Of a catalog that are searched: each one is loaded."""
 
 
-VALID_SECONDS: Final = 60.0
-"""How long an answer of a catalog counts."""
-BACKOFF: Final = Backoff(first_seconds=60.0, longest_seconds=3600.0)
-"""After searches in which a table could not be read."""
+VALID_SECONDS: Final = 600.0
+"""How long an answer of a catalog counts, and a failure."""
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a search of a catalog found, its failures in a row, and until when it is not searched again."""
+    """What a search of a catalog found, and until when it is not searched again."""
 
     tables: Mapping[str, Sequence[TableName]] | str | RetryError
-    failures: int
     until: float
 
 
 class TableSearch:
-    """Searches catalogs: lists one, and loads its tables. Then its answer counts for a while, a failure for longer."""
+    """Searches catalogs: lists one, and loads its tables. Then its answer counts for a while, a failure too."""
 
     def __init__(self, catalogs: Catalogs, ticks: Callable[[], float] = time.monotonic) -> None:
         self._catalogs = catalogs
@@ -43,7 +39,7 @@ class TableSearch:
     def waits(self, catalog: str) -> bool:
         """Whether the last search of the catalog has failed, and it is too early for the next."""
         answer = self._answers.get(catalog)
-        return answer is not None and answer.failures > 0 and self._ticks() < answer.until
+        return answer is not None and isinstance(answer.tables, RetryError) and self._ticks() < answer.until
 
     def find(self, catalog: str, uuid: str) -> TableName | str:
         """The only table of the catalog with this UUID, or a sentence why that is unknown.
@@ -70,12 +66,12 @@ class TableSearch:
         known = self._answers.get(catalog)
         if known is not None and self._ticks() < known.until:
             return known
+        found: Mapping[str, Sequence[TableName]] | str | RetryError
         try:
-            answer = _Answer(self._by_uuid(catalog), 0, self._ticks() + VALID_SECONDS)
+            found = self._by_uuid(catalog)
         except RetryError as error:
-            failures = 1 + (known.failures if known else 0)
-            answer = _Answer(error, failures, self._ticks() + BACKOFF.seconds(failures))
-        self._answers[catalog] = answer
+            found = error
+        self._answers[catalog] = answer = _Answer(found, self._ticks() + VALID_SECONDS)
         return answer
 
     def _by_uuid(self, catalog: str) -> dict[str, list[TableName]] | str:

@@ -10,14 +10,13 @@ from typing import Final, Protocol
 
 from compactor.credentials.credential import Credential
 from compactor.errors import FirnlineError, RetryError
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import SOON
 from compactor.reasons import Reason
 from compactor.redaction import remember_for_now
 
 PATIENCE_SECONDS: Final = 60.0
 """How long the work waits for a new credential when the old one is over: as long as catalogs and login servers take to
 start again. The work of an output task is worth more."""
-BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=10.0)  # between questions
 TABLES_KEPT: Final = 256
 
 
@@ -120,7 +119,7 @@ class VendedCredential:
             self._error = None
         if found is None or found.properties == self._held.properties:
             self._failures += 1
-            self._not_before = self._clock() + BACKOFF.seconds(self._failures)
+            self._not_before = self._clock() + SOON.seconds(self._failures)
             return None
         self._failures = 0
         self._hold(found)
@@ -138,7 +137,7 @@ class VendedCredential:
             found = self._asked()
             if found is not None:
                 return found
-            pause = BACKOFF.seconds(self._failures)
+            pause = SOON.seconds(self._failures)
             may_help = self._error is not None or self._held.is_over(self._clock())
             if not may_help or self._clock() + pause > deadline:
                 self._failures = 0

@@ -14,6 +14,7 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.debt.request_parts import RequestParts
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
+from compactor.patience.holds import Hold, Holds, Key, What
 from compactor.table_names import TableName
 
 _numbers = attrgetter(
@@ -242,43 +243,32 @@ def earliest(*moments: float | None) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-@dataclass(frozen=True)
-class Declined:
-    """A partition that is due by its counts, but that a plan did not select (`why`).
+def judged(partition: PartitionDebt, basis: object) -> object:
+    """What a plan's decision to leave a due partition alone depends on; `basis`: the table's, see `TableDebt`.
 
-    Valid while the counts, the reason for being due (`judged`) and the table's `basis` (see `TableDebt`) stay the same:
-    a partition that is not worth merging now may be worth it when it is idle, or by another policy.
-    `until`: seconds since the epoch, after which another plan may select it though nothing has changed; None: never.
-    `since`: when it was declined. A clock that is set back to before it ends the wait for `until`.
+    A partition that is not worth merging now may be worth it when it is idle, or by another policy.
     """
+    return partition.counts, partition.why, basis
 
-    counts: PartitionCounts
-    judged: str
-    why: str
-    basis: object = None
-    until: float | None = None
-    since: float = -math.inf
 
-    def holds(self, now: float) -> bool:
-        """Whether the time for another plan has not come."""
-        return self.until is None or self.since <= now < self.until
-
-    def applied(self, partition: PartitionDebt, basis: object) -> PartitionDebt:
-        """The partition, not due if nothing has changed since. `basis`: the table's now."""
-        known = (self.counts, self.judged, self.basis)
-        if partition.due and (partition.counts, partition.why, basis) == known:
-            return replace(partition, due=False, why=self.why)
+def as_held(partition: PartitionDebt, hold: Hold | None, basis: object) -> PartitionDebt:
+    """The partition, not due if a plan has left it alone and nothing has changed since. `basis`: the table's now."""
+    if hold is None or not partition.due or hold.basis != judged(partition, basis):
         return partition
+    return replace(partition, due=False, why=hold.why)
 
 
 class DebtBoard:
-    """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen."""
+    """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen.
 
-    def __init__(self) -> None:
+    `holds`: what is not to be worked on again yet, for all parts of the process; the board holds partitions.
+    """
+
+    def __init__(self, holds: Holds | None = None) -> None:
+        self.holds = holds or Holds()
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
         self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand others
-        self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
         self._parts = RequestParts()
         self._saving = threading.Lock()
@@ -304,7 +294,7 @@ class DebtBoard:
         """Replace the debt of one table."""
         with self._lock:
             debt = replace(debt, requested=self._requested.get(debt.table, ()))
-            self._keep(_without_declined(debt, self._declined.get(debt.table, {})))
+            self._keep(_without_held(debt, self.holds.of(What.PARTITION, debt.table)))
 
     def _keep(self, debt: TableDebt) -> None:
         self._tables[debt.table] = debt
@@ -316,47 +306,27 @@ class DebtBoard:
         seen: TableDebt,
         left_alone: Mapping[PartitionKey, str],
         selected: Collection[PartitionKey] = (),
-        until: float | None = None,
-        now: float = -math.inf,
+        until: float = math.inf,
     ) -> None:
-        """Mark partitions that a plan for `seen` left alone as not due until something changes (see `Declined`).
+        """Hold partitions that a plan for `seen` left alone: they are not due until something changes (see `judged`).
 
         `selected`: the partitions that the plan selected. For all others, the decisions of earlier plans hold: a plan
         may say nothing of them, since they are not due. If they were forgotten, they would be due again, in turns.
-        `until`: see `Declined`; `now`: its `since`.
+        `until`: seconds since the epoch, after which another plan may select them though nothing has changed.
         """
-        declined = {
-            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis, until, now)
-            for partition in seen.due
-            if partition.key in left_alone
-        }
+        table, now = seen.table, self.holds.clock()
+        held = [
+            Hold(Key(What.PARTITION, table, each.key), left_alone[each.key], now, until, judged(each, seen.basis))
+            for each in seen.due
+            if each.key in left_alone
+        ]
         with self._lock:
-            known = self._tables.get(seen.table)
+            known = self._tables.get(table)
             if known is None:
                 return
-            earlier = self._declined.get(seen.table, {}).items()
-            kept = {key: old for key, old in earlier if key not in selected and known.may_hold(key)}
-            self._declined[seen.table] = kept | declined
-            self._keep(_without_declined(known, kept | declined))
-
-    def declined(self, table: TableName, now: float) -> Mapping[PartitionKey, Declined]:
-        """Partitions of the table that a plan did not select. Those whose time is up are forgotten.
-
-        `now`: seconds since the epoch.
-        """
-        with self._lock:
-            known = self._declined.get(table, {})
-            if not all(each.holds(now) for each in known.values()):
-                known = {key: each for key, each in known.items() if each.holds(now)}
-                self._declined[table] = known
-            return known
-
-    def forget_declined(self, table: TableName, gone: Collection[PartitionKey]) -> None:
-        """Drop what is known of declined partitions that have no debt any more, or are gone."""
-        with self._lock:
-            known = self._declined.get(table, {})
-            if gone and known:
-                self._declined[table] = {key: each for key, each in known.items() if key not in gone}
+            self.holds.release(What.PARTITION, table, selected)
+            self.holds.put(What.PARTITION, table, held)
+            self._keep(_without_held(known, self.holds.of(What.PARTITION, table)))
 
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """Add requests to rewrite what these filters select; a request that is already pending is not added again."""
@@ -443,7 +413,8 @@ class DebtBoard:
         with self._lock:
             self._tables.pop(table, None)
             self._with_work.discard(table)
-            self._declined.pop(table, None)
+            self.holds.release(What.PARTITION, table)
+            self.holds.release(What.TABLE, table)
             if not keep_requests:
                 self._set_requests(table, ())
 
@@ -481,13 +452,12 @@ class DebtBoard:
                 self._keep(replace(known, waiting_since=None, due_since=None))
 
 
-def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]) -> TableDebt:
-    judged = {
-        key: declined[key].applied(partition, debt.basis)
-        for key, partition in (debt.partitions if declined else {}).items()  # at most `KEPT`; `declined` may be many
-        if key in declined
+def _without_held(debt: TableDebt, held: Mapping[PartitionKey, Hold]) -> TableDebt:
+    changed = {
+        key: after
+        for key, partition in (debt.partitions if held else {}).items()  # at most `KEPT`; `held` may be many
+        if (after := as_held(partition, held.get(key), debt.basis)) is not partition
     }
-    changed = {key: partition for key, partition in judged.items() if partition is not debt.partitions[key]}
     if not changed:
         return debt
     cleared = replace(debt, partitions={**debt.partitions, **changed})

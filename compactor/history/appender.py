@@ -18,13 +18,12 @@ from typing import Protocol
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import Event, HistoryWritten, Listener
 from compactor.history.decisions import RECORDED, Decision, RepeatFilter, decisions_of
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import LATER
 from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 MOST_EVENTS = 10_000  # waiting events during an append
-BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 
 
 class Target(Protocol):
@@ -68,7 +67,7 @@ class Batches:
     def due_in(self, now: float) -> float | None:
         """Seconds until the next batch is due (0: now); None if there are no rows."""
         if self._failed:
-            self._not_before = min(self._not_before, now + BACKOFF.seconds(self._failures))
+            self._not_before = min(self._not_before, now + LATER.seconds(self._failures))
             return max(0.0, self._not_before - now)
         if not self._waiting:
             return None
@@ -92,7 +91,7 @@ class Batches:
     def failed(self, batch: tuple[str, list[Decision]], now: float) -> None:
         """Keep the taken batch for a retry after the back-off."""
         self._failed, self._failures = batch, self._failures + 1
-        self._not_before = now + BACKOFF.seconds(self._failures)
+        self._not_before = now + LATER.seconds(self._failures)
 
     def give_up(self) -> int:
         """Drop all rows; return how many."""

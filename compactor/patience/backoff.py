@@ -20,3 +20,9 @@ class Backoff:
         if failures < 1:
             return 0.0
         return min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+
+
+SOON: Final = Backoff(first_seconds=0.25, longest_seconds=10.0)
+"""Between attempts that somebody waits for: a commit, a credential."""
+LATER: Final = Backoff(first_seconds=10.0, longest_seconds=600.0)
+"""Between attempts that nobody waits for: a look, a search for a table, a batch of the history."""

@@ -56,18 +56,16 @@ class TaskQueue:
     Args:
         seconds: Estimated duration of each task.
         alone: Tasks that share no bundle.
-        late: Tasks that come after all others.
     """
 
     def __init__(
         self,
         seconds: Mapping[TaskId, float],
         alone: frozenset[TaskId] = frozenset(),
-        late: frozenset[TaskId] = frozenset(),
     ) -> None:
         self._seconds = dict(seconds)
         self._alone = set(alone)
-        self._waiting = sorted(seconds, key=lambda task: (task in late, -seconds[task]))
+        self._waiting = sorted(seconds, key=lambda task: -seconds[task])
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -104,6 +102,6 @@ class TaskQueue:
         self._waiting[:0] = tasks
 
     def put_last(self, task: TaskId) -> None:
-        """This task comes after those of all other file groups, alone, and before the others of its own."""
+        """This task comes after all others, alone."""
         self._alone.add(task)
-        self._waiting = sorted([task, *self._waiting], key=lambda each: each.group == task.group)
+        self._waiting.append(task)

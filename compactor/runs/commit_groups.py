@@ -23,6 +23,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.deadline import NEVER, Deadline
 from compactor.planning.budget import Charge, Spent, requests_of, uncharged
 from compactor.planning.conflicts import touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
@@ -65,6 +66,7 @@ class CommitTools:
         check_turn: Called with the table before each attempt is prepared; an exception from it ends the commit.
         charge: Called with the cost of delete files that are written or copied.
         listener: Is told which metadata files of attempts were deleted.
+        deadline: Of the commit.
     """
 
     catalogs: Catalogs
@@ -74,6 +76,7 @@ class CommitTools:
     check_turn: Callable[[TableView], object]
     charge: Charge = uncharged
     listener: Listener = ignore
+    deadline: Deadline = NEVER
 
 
 def commit_groups(
@@ -87,7 +90,7 @@ def commit_groups(
         FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
     """
     commit = _GroupCommit(table, plan, tuple(groups), summary, tools)
-    return commit_beside_others(table, tools.catalogs, tools.cache, commit.prepare)
+    return commit_beside_others(table, tools.catalogs, tools.cache, tools.deadline, commit.prepare)
 
 
 class _GroupCommit:
@@ -194,7 +197,7 @@ class _GroupCommit:
             self._table.awaited = frozenset(files)
             raise RetryError(
                 f"{table.name}: Flink's converter has not converted the equality delete {min(files)} yet, which was "
-                "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits up to "
+                "committed during the rewrite; a copy of it would stop that converter. A finished rewrite waits for "
                 "ten minutes: let the converter commit more often, or rewrite right after its commit",
                 reason=Reason.FLINK_CONVERTER,
             )
@@ -234,6 +237,7 @@ class _GroupCommit:
             about_to_send,
             new=new,
             listener=self._tools.listener,
+            deadline=self._tools.deadline,
         )
         self._table.awaited = frozenset()
         return Committed(

@@ -8,7 +8,7 @@ from typing import Final
 
 from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
-from compactor.patience.backoff import Backoff
+from compactor.patience.deadline import Deadline
 from compactor.planning.commit_timing import Rhythm, good_until, wait_until, writers_rhythm
 from compactor.reasons import Reason
 
@@ -19,10 +19,8 @@ SLOW_SECONDS: Final = 5.0
 """A look that takes longer counts as time without an answer: it tells what was, not what is."""
 
 LOCK_LOOK_SECONDS: Final = 5.0
-LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock, for a branch that is to be published, or for a writer that must commit
-first (`policy.consecutive_replaces`).
-"""
+WAIT_SECONDS: Final = 600.0
+"""How long a finished rewrite waits for its commit, beside the wait for a writer: see `commit_deadline`."""
 
 SILENT: Final = frozenset(
     {
@@ -36,10 +34,6 @@ SILENT: Final = frozenset(
     }
 )
 """Reasons of errors that pass by themselves, in most cases within minutes."""
-SILENT_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for an answer before it is thrown away."""
-SILENCE_BACKOFF: Final = Backoff(1.0, 30.0)
-
 MISSES: Final = 2
 """Moments that a commit may miss; then it is sent whenever it is ready."""
 TOLD_AGAIN: Final = 10.0
@@ -50,25 +44,15 @@ class MissedError(RetryError):
     """The moment of the commit has passed: it is another's turn, or the next writer may have begun. It was not sent."""
 
 
-@dataclass
-class Silence:
-    """What a finished rewrite needs for its commit does not answer: catalog, store, lock or the state of the service;
-    or Flink's converter must commit first.
+def commit_deadline(hold_seconds: float, ticks: Callable[[], float]) -> Deadline:
+    """Until when a finished rewrite waits for its commit, whatever it waits for; then it is thrown away.
 
-    It is asked again. Nothing of this commit can have landed: else the error is a CommitUnknownError. `began`: by a
-    steady clock; None: all answer.
+    A lock, a branch that is to be published, a writer that must commit first (`policy.consecutive_replaces`), a
+    catalog, store or lock that does not answer, commits that others beat or the catalog rolls back for writers: ten
+    minutes for all of them, since most pass by themselves within minutes. Beside them, twice `commit.hold_seconds` for
+    the commit of a writer that deletes rows. A request that is under way then is not interrupted.
     """
-
-    began: float | None = None
-    failures: int = 0
-
-    def pause(self, error: RetryError, now: float) -> float | None:
-        """Seconds until the next attempt; None: there is none. `now`: by the steady clock."""
-        self.began = now if self.began is None else self.began
-        self.failures += 1
-        if error.reason not in SILENT or now - self.began >= SILENT_SECONDS:
-            return None
-        return SILENCE_BACKOFF.seconds(self.failures)
+    return Deadline.after(WAIT_SECONDS + 2 * hold_seconds, ticks, "the commit of a finished rewrite")
 
 
 @dataclass(frozen=True)
@@ -138,7 +122,7 @@ class CommitHold:
         moved: Called after each look: a run that waits does not hang.
         waits: Called before a wait for a writer, with its longest duration in seconds.
         clock: Seconds since the epoch, to compare with the times of commits.
-        ticks: A steady clock in seconds, for durations: the other one can be set back.
+        deadline: Of the commit. Its clock is steady, for durations: the other one can be set back.
     """
 
     look: Callable[[], TableView]
@@ -147,22 +131,24 @@ class CommitHold:
     moved: Callable[[], object]
     waits: Callable[[float], object]
     clock: Callable[[], float]
-    ticks: Callable[[], float]
+    deadline: Deadline
+
+    @property
+    def ticks(self) -> Callable[[], float]:
+        """The steady clock."""
+        return self.deadline.ticks
 
     def until_our_turn(self) -> None:
         """Wait while it is another's turn.
 
         Raises:
-            LaterError: it still is after `LOCKED_SECONDS`.
+            LaterError: it still is at the deadline.
             RetryError: a lock cannot be read.
         """
-        started = self.ticks()
         while (later := self.theirs()) is not None:
-            if self.ticks() - started >= LOCKED_SECONDS:
+            if self.deadline.is_over:
                 raise LaterError(
-                    f"the rewrite was not committed within {LOCKED_SECONDS:.0f} s: {later}",
-                    reason=later.reason,
-                    seconds=LOCKED_SECONDS,
+                    f"the rewrite was not committed in time: {later}", reason=later.reason, seconds=WAIT_SECONDS
                 )
             if self.stopped(LOCK_LOOK_SECONDS):
                 return
@@ -178,7 +164,8 @@ class CommitHold:
         if most_seconds <= 0:
             return Held()
         day, started = self.clock(), self.ticks()
-        wait = _Wait(most_seconds, ends=started + most_seconds, latest=started + 2 * most_seconds)
+        latest = min(started + 2 * most_seconds, self.deadline.ends)
+        wait = _Wait(most_seconds, ends=min(started + most_seconds, latest), latest=latest)
         told: float | None = None
         while True:
             rhythm, silent = self._answer(wait)

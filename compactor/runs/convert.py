@@ -25,6 +25,8 @@ from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
+from compactor.patience.deadline import Deadline
+from compactor.patience.holds import What
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.conversion import Conversion, converted, overtaken_by, searched_bytes
 from compactor.reasons import Reason, Refusal
@@ -35,7 +37,6 @@ from compactor.rewrite.deletes.row_maps import bitmap
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
-from compactor.runs.given_up_files import GivenUp
 from compactor.runs.key_searches import KeySearches, Outcome
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
@@ -97,17 +98,13 @@ def nothing_converted(table: TableView, conversion: Conversion, run_id: str) -> 
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of all searches, by data file, and the searches that were refused.
-
-    `no_answer`: of searches without an answer, where only the commit can show that the store is well.
-    """
+    """Rows of all searches, by data file, and the searches that were refused."""
 
     by_value: Mapping[str, bytes]
     by_position: Mapping[str, bytes]
     bytes_read: int
     refused: Sequence[Sequence[LiveFile]]
     why: str
-    no_answer: RetryError | None
 
 
 class _Committed(NamedTuple):
@@ -137,17 +134,14 @@ class Converting:
         self._switches = switches
         self._progress = progress
         self._charge = charge
-        self.refused: tuple[GivenUp, ...] = ()
-        """Searches that were refused or given up, also if the conversion was given up. Where the store answered none
-        any more, those without an answer are among them only if they got none in an earlier conversion either.
-        """
+        self.refused = False
+        """Whether searches have failed: their files are held, also if the conversion was given up."""
 
     def convert(self) -> ConversionResult:
         """Search the rows that the equality deletes delete, and commit their positions.
 
         Raises:
             ReplanError: another commit touched the files; nothing was committed, the next attempt may succeed.
-            RetryError: the store answered no search any more, and no delete can be removed without those.
             StoppedError: the switches said so; nothing was committed.
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
         """
@@ -177,16 +171,13 @@ class Converting:
 
             def send(_good_until: float | None) -> _Committed:
                 with watch.commit(table.name, wanted=self._switches.on):
-                    return self._committed(java, partial(self._prepare, java, found, record, next(sends)))
+                    prepare = partial(self._prepare, java, found, record, pending.deadline, next(sends))
+                    return self._committed(java, prepare, pending.deadline)
 
-            for times in count(1):
-                landed, written = tools.in_time(
-                    table, snapshot.snapshot_id, run_id, watch, self._charge, send, at_once=times > 1
-                )
-                if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
-                    break
-            if landed is None and found.no_answer is not None:
-                raise found.no_answer
+            pending = tools.pending(table, snapshot.snapshot_id, run_id, watch, self._charge)
+            landed, written = tools.in_time(pending, send)
+            while landed is not None and tools.rolled_back(pending, landed):
+                landed, written = tools.in_time(pending, send, at_once=True)
             tools.records.note_committed(run_id, written)
         # A lost race may have left files.
         records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
@@ -205,9 +196,11 @@ class Converting:
             seconds=tools.ticks() - started,
         )
 
-    def _committed(self, java: JavaTable, prepare: Callable[[Head], Send[_Committed]]) -> _Committed:
+    def _committed(
+        self, java: JavaTable, prepare: Callable[[Head], Send[_Committed]], deadline: Deadline
+    ) -> _Committed:
         try:
-            done = commit_beside_others(java, self._tools.catalogs, self._tools.cache, prepare)
+            done = commit_beside_others(java, self._tools.catalogs, self._tools.cache, deadline, prepare)
         except CommitUnknownError:
             self._charge(Spent(commits=1))
             raise
@@ -220,17 +213,13 @@ class Converting:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
 
     def _searched(self, watch: RunWatch) -> _Found:
-        """Search all data files.
+        """Search all data files. Those of searches that failed are left out of the next conversions for a while.
 
         Raises:
-            GiveUpError: no search succeeded; the error of the first that failed.
-            RetryError: nothing was found, and the store answered none, or none any more; the next conversion begins
-                with others.
+            GiveUpError, RetryError: no search succeeded; the error of the first that failed.
             FirnlineError: by class the reaction.
         """
-        tools, name = self._tools, self._table.name
-        late = tools.unanswered.of(self._work, map(_paths, self._conversion.searches))
-        searches = sorted(self._conversion.searches, key=lambda files: not late.isdisjoint(_paths(files)))
+        tools, name, searches = self._tools, self._table.name, self._conversion.searches
         moved = partial(tools.lifelines.moved, name)
         jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
         outcomes: list[Outcome] = []
@@ -241,50 +230,19 @@ class Converting:
         pairs = list(zip(searches, outcomes, strict=True))
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
-        tried = [(files, outcome) for files, outcome in pairs if outcome is not None]
-        is_silent, noted = jobs.silence.is_of_all, tools.unanswered.noted(self._work)
-        failures = [(files, outcome) for files, outcome in tried if not isinstance(outcome, FoundRows)]
-        self.refused = tuple(
-            GivenUp(_paths(files), _why(outcome))
-            for files, outcome in failures
-            if not (is_silent and isinstance(outcome, RetryError)) or not noted.isdisjoint(_paths(files))
-        )
-        no_answer = self._settle_unanswered(tried, late, is_silent=is_silent)
-        if no_answer and not found:
-            raise no_answer
-        failed = next((outcome for outcome in outcomes if isinstance(outcome, GiveUpError)), None)
-        if failed is not None and not found:
-            raise failed
+        failed = [(files, each) for files, each in pairs if isinstance(each, FirnlineError)]
+        held = [(files, GiveUpError(each.sentence)) for files, each in pairs if isinstance(each, Refusal)]
+        self.refused = bool(failed or held)
+        tools.files.note(self._table, [(_paths(files), error) for files, error in (*failed, *held)], What.SEARCH)
+        if failed and not found:
+            raise failed[0][1]
         return _Found(
             by_value={path: rows for each in found for path, rows in each.by_value.items()},
             by_position={path: rows for each in found for path, rows in each.by_position.items()},
             bytes_read=sum(each.bytes_read for each in found),
             refused=[files for files, _ in refused],
             why=refused[0][1] if refused else "",
-            no_answer=no_answer,
         )
-
-    @property
-    def _work(self) -> tuple[TableName, str]:
-        """Of this table's conversions, among the files without an answer."""
-        return self._table.name, ENGINE
-
-    def _settle_unanswered(
-        self, tried: Sequence[tuple[Sequence[LiveFile], Outcome]], late: frozenset[str], *, is_silent: bool
-    ) -> RetryError | None:
-        """Remember which files come last in the next conversion, or that none do.
-
-        Returns the error of a search, not of `late` files, if only a commit can show that the store is well: it
-        answered no search, or none any more (`is_silent`).
-        """
-        unanswered = [(files, outcome) for files, outcome in tried if isinstance(outcome, RetryError)]
-        if is_silent:
-            self._tools.unanswered.note(self._work, late.union(files[0].entry.path for files, _ in unanswered))
-        elif any(isinstance(outcome, FoundRows) for _, outcome in tried):
-            self._tools.unanswered.forget(self._work)
-        if is_silent or len(unanswered) == len(tried):
-            return next((error for files, error in unanswered if late.isdisjoint(_paths(files))), None)
-        return None
 
     def _search(self, files: Sequence[LiveFile]) -> FoundRows | Refusal | FirnlineError:
         """Run the Spark job of one search, and charge what it has read."""
@@ -303,7 +261,9 @@ class Converting:
             self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
         return outcome
 
-    def _prepare(self, java: JavaTable, found: _Found, record: Record, times: int, head: Head) -> Send[_Committed]:
+    def _prepare(
+        self, java: JavaTable, found: _Found, record: Record, deadline: Deadline, times: int, head: Head
+    ) -> Send[_Committed]:
         """Write the positions. `times`: how often the conversion is sent."""
         tools, conversion, now = self._tools, self._conversion, head.table
         self._charge(Spent(catalog_calls=COMMIT_CALLS))
@@ -340,7 +300,14 @@ class Converting:
 
         def send() -> _Committed:
             landed = commit_replacements(
-                java, (), [*removed, *replaced], summary, about_to_send, new=new, listener=tools.listener
+                java,
+                (),
+                [*removed, *replaced],
+                summary,
+                about_to_send,
+                new=new,
+                listener=tools.listener,
+                deadline=deadline,
             )
             return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
 
@@ -354,8 +321,6 @@ def _paths(files: Sequence[LiveFile]) -> frozenset[str]:
 def _why(outcome: Refusal | GiveUpError | RetryError | None) -> str:
     if outcome is None:
         return "not searched: the store answered no search any more"
-    if isinstance(outcome, RetryError):
-        return f"{outcome}, but the store answered other searches"
     return outcome.sentence if isinstance(outcome, Refusal) else str(outcome)
 
 

@@ -11,19 +11,20 @@ newer snapshot, or other due partitions); after a failure it waits for its back-
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import LATER, Backoff
+from compactor.patience.holds import Holds, Key, What
 from compactor.planning.budget import Charge, Grant, Spent
 from compactor.reasons import Reason
+from compactor.redaction import hide
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.runs.usage import HourOfUsage
@@ -31,7 +32,6 @@ from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, rank, re
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
-LONGEST_BACKOFF_SECONDS = 600.0
 LONGEST_FRUITLESS_SECONDS = 3600.0
 """A table whose run fails again waits as long as the run took, at most this: each attempt writes all outputs again,
 also if the catalog refuses every commit."""
@@ -40,35 +40,6 @@ REQUEST_PAUSE_SECONDS = 10.0
 NO_LIMITS = Limits()
 LEFT_BEHIND = (Reason.FLINK_LOCK, Reason.UNPUBLISHED)
 """A lock or a branch for which a table waits may be of a job that is gone: such a table counts as late."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A table's last run. `settled`: the debt that the run left nothing to do for. Times in seconds since the epoch.
-
-    `since`: when the waits for a time began. A clock that is set back to before it ends them.
-    """
-
-    failures: int = 0
-    not_before: float = 0.0
-    settled: TableDebt | None = None
-    settled_until: float = math.inf
-    since: float = -math.inf
-
-    def settles(self, debt: TableDebt, now: float) -> bool:
-        """Whether the last run knew all that the board says, and need not look again yet."""
-        known = self.settled
-        if known is None or not self.since <= now < self.settled_until:
-            return False
-        # After a rollback to the snapshot before the run, only the time of the count differs; after a change of the
-        # settings, only the basis (declined partitions are due again) or what is due of the manifests.
-        return (known.snapshot_id, known.counted_at, known.due, known.basis, known.due_manifests) == (
-            debt.snapshot_id, debt.counted_at, debt.due, debt.basis, debt.due_manifests,
-        )  # fmt: skip
-
-    def backs_off(self, now: float) -> bool:
-        """Whether the back-off lasts."""
-        return self.since <= now < self.not_before
 
 
 @dataclass(frozen=True)
@@ -102,41 +73,56 @@ class Work:
     quiet: bool = False
 
 
-def waiting(
-    tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
-) -> list[TableDebt]:
-    """Tables that are due or requested, switched on, not running and not backing off, in the order of `rank`."""
-
-    def ready(debt: TableDebt) -> bool:
-        attempt = attempts.get(debt.table, Attempt())
-        return (
-            debt.acted_on
-            and debt.table not in running
-            and not attempt.backs_off(now)
-            and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt, now)))
-        )
-
-    chosen = [debt for debt in tables if ready(debt)]
-    return sorted(chosen, key=lambda debt: rank(debt, now))
+def waiting(tables: tuple[TableDebt, ...], holds: Holds, running: Collection[TableName]) -> list[TableDebt]:
+    """Tables that are due or requested, switched on, neither running nor held, in the order of `rank`."""
+    ready = (debt for debt in tables if debt.acted_on and debt.table not in running and _may_run(debt, holds))
+    now = holds.clock()
+    return sorted(ready, key=lambda debt: rank(debt, now))
 
 
-def after_failure(attempt: Attempt, now: float, backoff: Backoff, took: float = 0.0) -> Attempt:
+def _may_run(debt: TableDebt, holds: Holds) -> bool:
+    """A request waits for a time, not for a change of the table."""
+    if debt.requested:
+        return holds.held(_key(debt)) is None
+    return debt.has_work and holds.held(_key(debt), known_of(debt)) is None
+
+
+def _key(debt: TableDebt) -> Key:
+    return Key(What.TABLE, debt.table)
+
+
+def known_of(debt: TableDebt) -> object:
+    """All that a run knows of the board: it need not run again before that changes.
+
+    After a rollback to the snapshot before the run, only the time of the count differs; after a change of the settings,
+    only the basis (declined partitions are due again) or what is due of the manifests.
+    """
+    return debt.snapshot_id, debt.counted_at, debt.due, debt.basis, debt.due_manifests
+
+
+def settle(holds: Holds, debt: TableDebt) -> None:
+    """A run has left nothing to do for `debt`."""
+    holds.hold(_key(debt), "nothing is left to do until it changes", basis=known_of(debt))
+
+
+def hold_failed(holds: Holds, debt: TableDebt, why: str, backoff: Backoff, took: float = 0.0) -> None:
     """One more failure: the table waits for its back-off. `took`: seconds that the run took.
 
     From the second failure on it waits at least as long as the run took, so that half of the time at most is in vain.
     """
-    failures = attempt.failures + 1
-    fruitless = min(took, LONGEST_FRUITLESS_SECONDS) if attempt.failures else 0.0
-    pause = max(backoff.seconds(failures), fruitless)
-    return replace(attempt, failures=failures, not_before=now + pause, since=now)
+    fruitless = min(took, LONGEST_FRUITLESS_SECONDS) if holds.tries(_key(debt)) else 0.0
+    holds.fail(_key(debt), why, backoff, least_seconds=fruitless)
 
 
-def after_later(later: LaterError, debt: TableDebt, now: float) -> Attempt:
-    """The table waits: for its next change or a time, or for the longest back-off."""
+def hold_later(holds: Holds, debt: TableDebt, later: LaterError) -> None:
+    """The table waits: for its next change or a time, or for the longest back-off; a request for a moment."""
     if later.seconds is None:
-        return Attempt(not_before=now + LONGEST_BACKOFF_SECONDS, since=now)
-    pause = min(later.seconds, REQUEST_PAUSE_SECONDS) if debt.requested else 0.0
-    return Attempt(not_before=now + pause, settled=debt, settled_until=now + later.seconds, since=now)
+        seconds, basis = LATER.longest_seconds, None
+    elif debt.requested:
+        seconds, basis = min(later.seconds, REQUEST_PAUSE_SECONDS), None
+    else:
+        seconds, basis = later.seconds, known_of(debt)
+    holds.hold(_key(debt), str(later), holds.clock() + seconds, basis)
 
 
 def settled_by(run: TableDebt, board: TableDebt | None) -> TableDebt:
@@ -168,7 +154,6 @@ class Dispatcher:
         limits: Limits = NO_LIMITS,
         usage: HourOfUsage | None = None,
         slots: SlotPool | None = None,
-        clock: Callable[[], float] = time.time,
         may_start: Callable[[TableName], bool] = lambda _table: True,
         paused: Callable[[TableName], bool] = lambda _table: False,
         held_until: Callable[[TableName], float] = lambda _table: 0.0,
@@ -188,12 +173,12 @@ class Dispatcher:
         self._may_start = may_start
         self._work = work
         self._limit = concurrent_runs
-        self._backoff = Backoff(first_backoff_seconds, LONGEST_BACKOFF_SECONDS)
+        self._backoff = replace(LATER, first_seconds=first_backoff_seconds)
         self._limits = limits
         self._usage = usage or HourOfUsage()
-        self._clock = clock
+        self._clock = board.holds.clock
         self._changed = threading.Condition()
-        self._attempts: dict[TableName, Attempt] = {}
+        self._holds = board.holds
         self._running: set[TableName] = set()
         self._lost: set[TableName] = set()
         self._lifelines = lifelines or Lifelines()
@@ -253,14 +238,10 @@ class Dispatcher:
         """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
         now, tables = self._clock(), self._open()
         with self._changed:
-            ready = waiting(tables, self._attempts, frozenset(self._running), now)
-            working = frozenset(table for table in self._running if not self._attempts.get(table, Attempt()).failures)
+            ready = waiting(tables, self._holds, self._running)
+            working = frozenset(table for table in self._running if not self._holds.tries(Key(What.TABLE, table)))
             running, lost = len(self._running), tuple(sorted(self._lost))
-            unsettled = [
-                debt
-                for debt in tables
-                if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt, now)
-            ]
+        unsettled = [debt for debt in tables if debt.acted_on and debt.has_work and not self._is_settled(debt)]
         limits, lines = self._limits, self._lifelines
         usage = limits.usage(self._usage.recent(now), now)
         ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
@@ -297,23 +278,26 @@ class Dispatcher:
     def _serve(self) -> None:
         while (chosen := self._chosen.get()) is not None:
             debt, grant = chosen
-            attempt, begun = self._attempts.get(debt.table, Attempt()), self._ticks()
+            begun = self._ticks()
             try:
                 self._work(debt, partial(self._must_stop, debt.table), grant, partial(self._charge, debt.table))
-                attempt = Attempt(settled=settled_by(debt, self._board.get(debt.table)))
-            except StoppedError:  # not settled: once the table is switched on again, the same snapshot is due
-                attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1), since=self._clock())
+                settle(self._holds, settled_by(debt, self._board.get(debt.table)))
+            except StoppedError as stopped:  # once the table is switched on again, the same snapshot is due
+                self._holds.hold(_key(debt), str(stopped), self._clock() + self._backoff.first_seconds)
             except LaterError as later:
-                attempt = after_later(later, debt, self._clock())
+                hold_later(self._holds, debt, later)
                 if later.reason not in LEFT_BEHIND:
                     self._board.left_to_others(debt.table)
-            except FirnlineError:  # the worker published it as an event
-                attempt = after_failure(attempt, self._clock(), self._backoff, self._ticks() - begun)
-            except Exception:
-                LOG.exception("%s: the run failed with an unexpected error", debt.table)
-                attempt = after_failure(attempt, self._clock(), self._backoff, self._ticks() - begun)
+            except Exception as error:
+                if not isinstance(error, FirnlineError):  # else the worker published it as an event
+                    LOG.exception("%s: the run failed with an unexpected error", debt.table)
+                hold_failed(self._holds, debt, hide(str(error)), self._backoff, self._ticks() - begun)
             finally:
-                self._end(debt.table, attempt)
+                self._end(debt.table)
+
+    def _is_settled(self, debt: TableDebt) -> bool:
+        hold = self._holds.held(_key(debt), known_of(debt))
+        return hold is not None and hold.basis is not None
 
     def _must_stop(self, table: TableName) -> bool:
         return self._stopping or self._paused(table)
@@ -325,16 +309,13 @@ class Dispatcher:
         """Tables with work that are not paused."""
         return tuple(debt for debt in self._board.with_work() if not self._paused(debt.table))
 
-    def _end(self, table: TableName, attempt: Attempt) -> None:
-        known, now = {*self._board.known(), table}, self._clock()
+    def _end(self, table: TableName) -> None:
         self._lifelines.ended(table)  # and its slot: before another run of the table can begin
         if self._slots is not None:
             self._slots.end(str(table))
         with self._changed:
-            self._attempts[table] = attempt
-            for gone in [each for each in self._attempts if each not in known]:
-                if not self._attempts[gone].backs_off(now):
-                    del self._attempts[gone]  # with its debt: a table that was dropped, or is another service's
+            if self._board.get(table) is None:
+                self._holds.release(What.TABLE, table)  # it was dropped, or is another service's
             self._running.discard(table)
             self._lost.discard(table)
             self._usage.release(table)
@@ -373,7 +354,7 @@ class Dispatcher:
         if self._draining or busy:
             return None
         usage = self._limits.usage(self._usage.recent(now), now)
-        tables = waiting(self._open(), self._attempts, frozenset(self._running | self._lost), now)
+        tables = waiting(self._open(), self._holds, self._running | self._lost)
         allowed = self._limits.next_of(tables, usage, now, self._may_start)
         if allowed is None:
             return None

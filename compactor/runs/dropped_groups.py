@@ -1,4 +1,4 @@
-"""File groups that a run drops: before it because of stray deletes, after it because of other commits or silence."""
+"""File groups that a run drops: before it because of stray deletes, after it because of other commits."""
 
 from __future__ import annotations
 
@@ -83,10 +83,9 @@ def reclassify_conflicts(
     return (*mine, *reclassified)
 
 
-def given_up_alone(drop: DroppedGroup) -> DroppedGroup:
-    """A file group without an answer or an executor, once the commit of the others has shown that all is well."""
-    why = f"{drop.error}, but other file groups were committed"
-    error = GiveUpError(why, reason=drop.error.reason)
+def given_up(drop: DroppedGroup) -> DroppedGroup:
+    """A file group that has failed again for a reason that passes by itself elsewhere."""
+    error = GiveUpError(f"{drop.error}, again, while other file groups were rewritten", reason=drop.error.reason)
     error.__cause__ = drop.error
     return DroppedGroup(drop.planned, error)
 

@@ -16,8 +16,8 @@ from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.runs.job_errors import costs_its_group, is_no_answer, reason_of
 from compactor.runs.output_jobs import MOST_THREADS
-from compactor.runs.silence import Silence
 from compactor.runs.slots import SlotPool
+from compactor.runs.unavailable import Unavailable
 from compactor.spark.java_table import first_line, spark_has_ended, unforeseen
 
 LOG = logging.getLogger("firnline")
@@ -39,7 +39,7 @@ class KeySearches:
         slots: Shared with all runs.
         stopped: Set from outside to stop.
         moved: Called while the conversion waits for its first slot: waiting is no hang.
-        silence: Of the store, as far as the conversion has seen it.
+        store: Whether the store answers, as far as the conversion has seen it.
     """
 
     search: Callable[[Files], FoundRows | Refusal | FirnlineError]
@@ -47,7 +47,7 @@ class KeySearches:
     slots: SlotPool
     stopped: threading.Event
     moved: Callable[[], object]
-    silence: Silence = field(default_factory=Silence)
+    store: Unavailable = field(default_factory=Unavailable)
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _error: BaseException | None = None
@@ -79,13 +79,13 @@ class KeySearches:
     def _has_slot(self, jobs: Iterable[Future[Outcome]]) -> bool:
         """Wait for a slot. False: the store answers no search any more, none of those under way (`jobs`) either."""
         while True:
-            if self.silence.is_of_all:
+            if self.store.is_certain:
                 wait(jobs)
-                if self.silence.is_of_all:
+                if self.store.is_certain:
                     return False
             if not self.slots.acquire(self.table, self._waits):
                 raise self._stopped_error
-            if not self.silence.is_of_all:
+            if not self.store.is_certain:
                 return True
             self.slots.release(self.table)
 
@@ -100,14 +100,13 @@ class KeySearches:
             self.slots.release(self.table)
 
     def _tried_twice(self, files: Files) -> Outcome:
-        done_before = self.silence.done
         outcome = self._tried(files)
-        if isinstance(outcome, Exception) and self._is_worth_another_attempt(files, outcome, done_before):
+        if isinstance(outcome, Exception) and self._is_worth_another_attempt(outcome):
             LOG.info("%s: a search for deleted rows is tried again: %s", self.table, outcome)
             outcome = self._tried(files)
         if isinstance(outcome, Exception):
             return self._failure(outcome)
-        self.silence.end()
+        self.store.end()
         return outcome
 
     def _tried(self, files: Files) -> FoundRows | Refusal | Exception:
@@ -123,15 +122,13 @@ class KeySearches:
                 raise unforeseen(f"searching deleted rows of {self.table}", error) from error
             return error
 
-    def _is_worth_another_attempt(self, files: Files, error: Exception, done_before: int) -> bool:
+    def _is_worth_another_attempt(self, error: Exception) -> bool:
         """Whether another attempt may help: the worker was killed, memory was short, or the store did not answer. Once
         it answers no search any more, none would.
-
-        `done_before`: how many searches were done before this one began.
         """
         if is_no_answer(error):
-            self.silence.note(files[0].entry.path, done_before)
-            if self.silence.is_of_all:
+            self.store.note()
+            if self.store.is_certain:
                 return False
         return error.reason in TRIED_AGAIN if isinstance(error, FirnlineError) else True
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -20,16 +20,20 @@ from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import TRIED_AGAIN, OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
 from compactor.runs.job_errors import costs_its_group, failure_of_group, is_no_answer
-from compactor.runs.results import DroppedGroup, GroupResult, NotTriedError, checked_result
-from compactor.runs.silence import Silence
+from compactor.runs.results import NO_ANSWER, DroppedGroup, GroupResult, NotTriedError, checked_result
 from compactor.runs.slots import SlotPool
+from compactor.runs.unavailable import Unavailable
 
 LOG = logging.getLogger("firnline")
 LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job
 
 
-def _at_once(_numbers: Iterable[int], _waits: Callable[[], bool]) -> AbstractContextManager[None]:
+Alone = Callable[[Mapping[int, Collection[str]], Callable[[], bool]], AbstractContextManager[None]]
+"""What Spark works on suspects in, given these, and what to call during a wait."""
+
+
+def _at_once(_suspects: Mapping[int, Collection[str]], _waits: Callable[[], bool]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -47,10 +51,10 @@ class OutputJobs:
         moved: Called while the run waits for a slot: waiting is no hang.
         read: Called with the input files (data and delete files), outputs and input bytes of tasks that a Spark job has
             read, or may have read before it failed.
-        silence: Of the store, as far as the run has seen it.
-        late: Numbers of file groups that come last: the store has not answered for them before.
-        suspects: Numbers of file groups that may have killed the last process: they share no Spark job.
-        attempt: What Spark works on file groups in, given their numbers and what to call during a wait.
+        store: Whether the store answers, as far as the run has seen it.
+        suspects: File groups that may have killed the last process, by number, with their data files: they share no
+            Spark job.
+        alone: See `Alone`.
     """
 
     runner: OutputTaskRunner
@@ -63,10 +67,9 @@ class OutputJobs:
     done: Callable[[WrittenOutput], None]
     moved: Callable[[], object]
     read: Callable[[int, int, int], object]
-    silence: Silence = field(default_factory=Silence)
-    late: frozenset[int] = frozenset()
-    suspects: frozenset[int] = frozenset()
-    attempt: Callable[[Iterable[int], Callable[[], bool]], AbstractContextManager[None]] = _at_once
+    store: Unavailable = field(default_factory=Unavailable)
+    suspects: Mapping[int, Collection[str]] = field(default_factory=dict)
+    alone: Alone = _at_once
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
@@ -81,8 +84,8 @@ class OutputJobs:
         An output task that fails by itself costs its file group. One whose credential ended, whose memory was short,
         whose executors were lost or that got no answer of the store is tried once more, alone. A failure of the
         catalog, the store or the machine ends the run. Groups without an answer or an executor are left with a
-        RetryError: only the commit of the others shows that store and cluster are well. Once the store answers for no
-        group any more (`silence`), no other is begun; what was not tried is left with a NotTriedError.
+        RetryError. Once the store answers no task any more (`store`), no other is begun; what was not tried is left
+        with a NotTriedError.
 
         Raises:
             StoppedError: `stopped` was set.
@@ -114,8 +117,7 @@ class OutputJobs:
             for task in tasks
             if task.group in self.suspects or self.plan.groups[task.group].engine.kind is Engine.SPARK
         )
-        late = frozenset(task for task in tasks if task.group in self.late)
-        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, alone, late)
+        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, alone)
         self.runner.expect(self._queue.tasks)
         jobs: set[Future[None]] = set()
         with ThreadPoolExecutor(min(len(tasks), MOST_THREADS), thread_name_prefix="rewrite") as threads:
@@ -138,7 +140,7 @@ class OutputJobs:
         """Start a job as soon as a slot is free, until all is written, or the store answers no job any more."""
         bundle: Sequence[TaskId] = ()
         while (self._queue or jobs or bundle) and not self._is_over():
-            if self.silence.is_of_all:  # a job that is under way and succeeds ends it
+            if self.store.is_certain:  # a job that is under way and succeeds ends it
                 if not jobs:
                     return
                 wait(jobs, LOOK_SECONDS, FIRST_COMPLETED)
@@ -169,7 +171,7 @@ class OutputJobs:
             if not self._is_over():
                 raise StoppedError(f"run {self.run_id} was given up, because it made no progress for too long")
             return False
-        if self.silence.is_of_all:  # since the wait began
+        if self.store.is_certain:  # since the wait began
             self.slots.release(self._name)
             return False
         return True
@@ -180,21 +182,21 @@ class OutputJobs:
             if task not in self._written and task.group not in self._failed:
                 error = self._unanswered.get(task.group)
                 self._failed[task.group] = (
-                    NotTriedError() if error is None else failure_of_group(self.plan, task, error)
+                    failure_of_group(self.plan, task, error) if error else NotTriedError(NO_ANSWER)
                 )
 
     def _run_job(self, bundle: Sequence[TaskId]) -> None:
         """Write a bundle and give its slot back as soon as Spark is done with it."""
-        done_before = self.silence.done
+        suspects = {task.group: self.suspects[task.group] for task in bundle if task.group in self.suspects}
         with ExitStack() as slot:
             slot.callback(self.slots.release, self._name)
             try:
-                with self.attempt([task.group for task in bundle], self._waits):
+                with self.alone(suspects, self._waits):
                     tasks, not_begun = self._written_by_spark(bundle, slot)
                     errors = [(task, error) for task in tasks if (error := self._finish(task)) is not None]
-                for task, error in errors:  # once all is kept that was written
-                    if is_no_answer(error):
-                        self.silence.note(task.group, done_before)  # its tasks are alike: their files are in one place
+                if len(errors) == len(tasks):  # what it has written shows that the store answers
+                    for _ in filter(is_no_answer, (error for _, error in errors)):
+                        self.store.note()
                 self._put_first(not_begun)  # no job begins with them if the store answers none any more
                 for task, error in errors:
                     self._judge(task, error)
@@ -252,8 +254,7 @@ class OutputJobs:
             written = self.runner.rewrite(task)
         except Exception as error:  # noqa: BLE001 - `_judge` raises it if it ends the run
             return error
-        self.silence.end()
-        self._unanswered.pop(task.group, None)
+        self.store.end()
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
@@ -278,18 +279,17 @@ class OutputJobs:
     def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
         """Whether the task waits for a slot again: it may succeed alone, or with a new credential.
 
-        One without an answer comes after all other groups, which show whether the store answers, but before the rest of
-        its own: the second attempt decides whether that is tried.
+        Once the store answers no task any more, none would: its group is tried again by a later run.
         """
         passing = isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN
-        if not passing or task in self._tried:
+        if not passing or task in self._tried or (is_no_answer(error) and self.store.is_certain):
             return False
         LOG.info("%s: an output task is tried again: %s", self._name, error)
         self._tried.add(task)
         if is_no_answer(error):
             self._unanswered[task.group] = error
             with self._lock:
-                self._queue.put_last(task)
+                self._queue.put_last(task)  # the others show whether the store answers
         else:
             self._put_back([task])
         return True

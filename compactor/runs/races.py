@@ -13,12 +13,13 @@ from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.deadline import Deadline
 from compactor.planning.conflicts import changes_since, is_traced
 from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable
 
 RACES: Final = 5
-"""Lost races in a row after which the run ends: the table is too busy at present."""
+"""Lost races in a row after which the run ends, also before the deadline: the table is too busy at present."""
 
 Done = TypeVar("Done")
 Send = Callable[[], Done]
@@ -44,7 +45,11 @@ class Head:
 
 
 def commit_beside_others(
-    java: JavaTable, catalogs: Catalogs, cache: ManifestCache, prepare: Callable[[Head], Send[Done]]
+    java: JavaTable,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    deadline: Deadline,
+    prepare: Callable[[Head], Send[Done]],
 ) -> Done:
     """Prepare a commit for the branch as it is, and send it; prepare it again if another commit came in between.
 
@@ -61,6 +66,6 @@ def commit_beside_others(
         try:
             return send()
         except ReplanError as error:
-            if error.reason != Reason.CONFLICT or attempt == RACES:
+            if error.reason != Reason.CONFLICT or attempt == RACES or deadline.is_over:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")

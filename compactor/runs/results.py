@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.events import GroupPlan, GroupRewritten
@@ -72,27 +73,30 @@ def taken_away(planned: PlannedGroup, table: TableName, location: str) -> Droppe
     return left_out(planned, table, why, ReplanError, Reason.OUTPUT_MISSING)
 
 
+NO_ANSWER: Final = "the store answered for no file group any more"
+
+
 class NotTriedError(ReplanError):
-    """Reaction: **re-plan**: the file group was not tried, because the store answered for no other any more."""
+    """Reaction: **re-plan**: the file group was not tried; the next run tries it."""
 
     reason = Reason.UNAVAILABLE
 
-    def __init__(self) -> None:
-        super().__init__("the store answered for no file group any more; the next run tries the others")
 
-
-def not_tried(planned: PlannedGroup) -> DroppedGroup:
+def not_tried(planned: PlannedGroup, why: str) -> DroppedGroup:
     """A file group that waits for the next run."""
-    return DroppedGroup(planned, NotTriedError())
+    return DroppedGroup(planned, NotTriedError(f"{why}; the next run tries it"))
 
 
 class NoGroupLeftError(GiveUpError):
-    """Reaction: **give up**, as for each file group in `dropped`: none of the run's file groups can be rewritten."""
+    """Reaction: **give up**, as for each file group that was `tried`: none of them can be rewritten.
 
-    def __init__(self, dropped: Sequence[DroppedGroup]) -> None:
-        first = dropped[0].error
+    `dropped`: all file groups of the run, also those that were not tried.
+    """
+
+    def __init__(self, tried: Sequence[DroppedGroup], dropped: Sequence[DroppedGroup] = ()) -> None:
+        first = tried[0].error
         super().__init__(str(first), reason=first.reason)
-        self.dropped = tuple(dropped)
+        self.dropped = tuple(dropped or tried)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.iceberg.tables import TableView
+from compactor.patience.deadline import Deadline
 from compactor.planning.rollbacks import Fate, fate_of, watch_seconds
 
 LOOK_SECONDS: Final = 0.5
@@ -24,14 +25,14 @@ class RollbackWatch:
         stopped: Waits so many seconds; whether the run must stop.
         moved: Called after each look: a run that waits does not hang.
         clock: Seconds since the epoch, to compare with the times of commits.
-        ticks: A steady clock in seconds.
+        deadline: Of the commit.
     """
 
     look: Callable[[], TableView]
     stopped: Callable[[float], bool]
     moved: Callable[[], object]
     clock: Callable[[], float]
-    ticks: Callable[[], float]
+    deadline: Deadline
 
     def rolled_back(self, snapshot_id: int, before: Collection[int], most_seconds: float) -> bool:
         """Wait until another commit builds on the snapshot or has taken its place; whether it has.
@@ -41,9 +42,10 @@ class RollbackWatch:
         """
         try:
             table = self.look()
-            deadline = self.ticks() + min(most_seconds, watch_seconds(table.history, self.clock()))
+            seconds = min(most_seconds, watch_seconds(table.history, self.clock()), self.deadline.left)
+            watched = Deadline.after(seconds, self.deadline.ticks, "the watch of a commit")
             fate = fate_of(table.history, snapshot_id, before)
-            while fate is Fate.NEWEST and self.ticks() < deadline and not self.stopped(LOOK_SECONDS):
+            while fate is Fate.NEWEST and not watched.is_over and not self.stopped(LOOK_SECONDS):
                 self.moved()
                 with suppress(RetryError):  # the catalog does not answer: no writer commits either
                     fate = fate_of(self.look().history, snapshot_id, before)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed
@@ -23,19 +24,20 @@ from compactor.events import (
     GroupDropped,
     RunMoved,
 )
+from compactor.patience.holds import What
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
-from compactor.planning.plan_table import PlannedGroup, TablePlan
+from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
-from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
 from compactor.runs.commit_hold import MissedError
-from compactor.runs.dropped_groups import given_up_alone, reclassify_conflicts, without_strays
+from compactor.runs.dropped_groups import given_up, reclassify_conflicts, without_strays
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import (
+    NO_ANSWER,
     DroppedGroup,
     GroupResult,
     NoGroupLeftError,
@@ -45,14 +47,23 @@ from compactor.runs.results import (
     not_tried,
     paths_of,
 )
-from compactor.runs.run_tools import RunTools
-from compactor.runs.silence import Silence
+from compactor.runs.run_tools import Pending, RunTools
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
+from compactor.runs.unavailable import Unavailable
 from compactor.spark.java_table import JavaTable
 
 LOG = logging.getLogger("firnline")
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
+
+
+class _Part(NamedTuple):
+    """One commit of a run; `name`: "2/3" is the second of three."""
+
+    name: str
+    table: JavaTable
+    record: Record
+    pending: Pending
 
 
 class Run:
@@ -82,11 +93,7 @@ class Run:
         self._tasks_done = self._bytes_done = self._failed_commits = 0
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
-        self._unanswered: list[DroppedGroup] = []
-        self._spared: list[DroppedGroup] = []
-        self._untried: list[DroppedGroup] = []
-        self._silence = Silence()
-        self._late: frozenset[str] = frozenset()
+        self._store = Unavailable()
         self._lost_a_race = False
         self._sends = count(1)
         self._lock = threading.Lock()
@@ -119,7 +126,6 @@ class Run:
         self._drop(strays)
         if strays and not self._plan.groups:
             raise NoGroupLeftError(strays)
-        late = self._late_groups_last()
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
         runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
         supervisor = RunSupervisor(
@@ -128,77 +134,22 @@ class Run:
         around = self._outputs.around(
             self._run_id, self._plan.table, runner.output_files, runner.output_folders, runner.most_attempts
         )
-        tried = tools.given_up.tried(self._plan.table, [*map(paths_of, self._plan.groups)])
-        with tried, around as record, supervisor.watch(record, self._switches) as watch:
+        under_way = tools.files.under_way(self._plan.table, [*map(paths_of, self._plan.groups)])
+        with under_way, around as record, supervisor.watch(record, self._switches) as watch:
             parts = self._parts()
             with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
-                    if self._silence.is_of_all:
-                        self._untried += [not_tried(self._plan.groups[each]) for each in groups]
+                    if self._store.is_certain:
+                        self._drop([not_tried(self._plan.groups[each], NO_ANSWER) for each in groups])
                         continue
-                    finished = self._rewrite(runner, watch, groups, late) if groups else ()
+                    finished = self._rewrite(runner, watch, groups) if groups else ()
                     if finished or not groups:
-                        self._try_commit(table, record, watch, finished, f"{number}/{len(parts)}")
-            self._settle_unanswered()
+                        pending = tools.pending(self._plan.table, snapshot_id, self._run_id, watch, self._charge)
+                        self._try_commit(_Part(f"{number}/{len(parts)}", table, record, pending), finished)
+            if self._dropped and self.commits == 0:
+                raise _nothing_committed(self._dropped)
         self._clean_up(record, written_twice=runner.repeated)
         return self.result
-
-    def _late_groups_last(self) -> frozenset[int]:
-        """Put the file groups last for which the store has not answered before; returns their numbers."""
-        self._late = self._tools.unanswered.of(self._plan.table.name, map(paths_of, self._plan.groups))
-        if not self._late:
-            return frozenset()
-        groups = tuple(sorted(self._plan.groups, key=self._is_late))
-        self._plan = replace(self._plan, groups=groups)
-        return frozenset(number for number, planned in enumerate(groups) if self._is_late(planned))
-
-    def _is_late(self, planned: PlannedGroup) -> bool:
-        return not self._late.isdisjoint(paths_of(planned))
-
-    def _judge_unanswered(self, *, may_be_down: bool) -> None:
-        """Give up groups without an answer since the last commit. Spare those of an outage: they come last next time.
-
-        `may_be_down`: the store was down when it gave them no answer, or may be. Only those are given up then that got
-        no answer in an earlier run either.
-        """
-        for drop in self._unanswered:
-            if self._is_hopeless(drop, may_be_down=may_be_down):
-                self._drop([given_up_alone(drop)])
-            else:
-                self._spared.append(drop)
-        self._unanswered.clear()
-
-    def _settle_unanswered(self) -> None:
-        """At the end of the run: judge groups without an answer since the last commit, and note the spared ones.
-
-        No commit shows that the store is well: what was done after them must.
-
-        Raises:
-            RetryError: nothing was committed, and the store answered no more.
-            FirnlineError: nothing was committed; by class the reaction.
-        """
-        name = self._plan.table.name
-        is_over = self._silence.is_of_all and any(map(_is_silent, self._unanswered))
-        self._judge_unanswered(may_be_down=self._silence.has_begun)
-        silent = [drop for drop in self._spared if _is_silent(drop)]
-        if is_over or (self.commits and silent):
-            self._tools.unanswered.note(name, self._late.union(next(drop.paths) for drop in silent))
-        elif self.commits:
-            self._tools.unanswered.forget(name)
-        if is_over and not self.commits:
-            raise silent[0].error
-        self._drop(self._spared)
-        if self._untried:
-            LOG.warning(
-                "%s: %d file groups wait for the next run: %s", name, len(self._untried), self._untried[0].error
-            )
-        self._dropped += self._untried
-        if self._dropped and self.commits == 0:
-            raise _nothing_committed(self._dropped)
-
-    def _is_hopeless(self, drop: DroppedGroup, *, may_be_down: bool) -> bool:
-        is_spared = may_be_down and _is_silent(drop) and not self._is_late(drop.planned)
-        return self.commits > 0 and not is_spared
 
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
@@ -210,18 +161,17 @@ class Run:
             made = batches(groups, settings.groups, settings.bytes, most)
         return list(made) or [()]
 
-    def _rewrite(
-        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int], late: frozenset[int]
-    ) -> Sequence[GroupResult]:
-        """Rewrite these file groups, those of `late` last. Returns those whose rows add up. Those for which the store
-        did not answer, or executors were lost, wait for the next commit, or the end of the run. Groups that were not
-        tried, because the store answered no more, wait for the next run. The others are dropped.
+    def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> Sequence[GroupResult]:
+        """Rewrite these file groups. Returns those whose rows add up; the others are dropped. Those of them that were
+        tried are left out of the next runs for a while.
 
         Raises:
             FirnlineError: by class the reaction.
         """
         self.stage = "rewrite"
         started = self._tools.ticks()
+        paths = [frozenset(paths_of(planned)) for planned in self._plan.groups]
+        suspects = self._tools.files.suspects(self._plan.table.name, paths)
         jobs = OutputJobs(
             runner=runner,
             plan=self._plan,
@@ -233,61 +183,52 @@ class Run:
             done=self._note,
             moved=self._moved,
             read=self._charge_files,
-            silence=self._silence,
-            late=late,
-            suspects=self._tools.given_up.suspects(self._plan.table),
-            attempt=partial(self._tools.given_up.attempt, self._plan.table),
+            store=self._store,
+            suspects={number: paths[number] for number in suspects},
+            alone=partial(self._tools.files.alone, self._plan.table),
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
             self._tools.listener(group.rewritten)
         if failed:
             dropped = reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache)
-            self._unanswered += [drop for drop in dropped if isinstance(drop.error, RetryError)]
-            self._untried += [drop for drop in dropped if isinstance(drop.error, NotTriedError)]
-            self._drop([drop for drop in dropped if not isinstance(drop.error, RetryError | NotTriedError)])
+            is_well = bool(finished) or self.commits > 0
+            self._drop([self._given_up_if_it_fails_again(drop) if is_well else drop for drop in dropped])
         self._rewrite_seconds += self._tools.ticks() - started
         return finished
 
-    def _try_commit(
-        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
-    ) -> None:
+    def _given_up_if_it_fails_again(self, drop: DroppedGroup) -> DroppedGroup:
+        """A group without an answer twice in a row, while others were rewritten, is given up: the fault is its own."""
+        failures = self._tools.files.failures(self._plan.table.name, frozenset(drop.paths))
+        return given_up(drop) if failures and isinstance(drop.error, RetryError) else drop
+
+    def _try_commit(self, part: _Part, finished: Sequence[GroupResult]) -> None:
         """Commit finished file groups. They are dropped if that fails, as long as so many commits may fail.
 
         Raises:
             FirnlineError: by class the reaction; always if it is unknown whether the commit has landed.
         """
         try:
-            self._commit(table, record, watch, finished, part)
+            self._commit(part, finished)
         except (RetryError, ReplanError, GiveUpError) as error:
             self._failed_commits += 1
             if self._failed_commits > self._tools.commit.max_failed_commits:
                 raise
             self._drop([DroppedGroup(group.planned, error) for group in finished])
 
-    def _commit(
-        self,
-        table: JavaTable,
-        record: Record,
-        watch: RunWatch,
-        finished: Sequence[GroupResult],
-        part: str,
-    ) -> None:
+    def _commit(self, part: _Part, finished: Sequence[GroupResult]) -> None:
         """Commit finished file groups, except groups that another commit touched.
 
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """
-        committed = self._sent_in_time(table, record, watch, finished, part)
-        for times in count(1):
-            if committed.landed is None or not self._rolled_back(committed.landed, times, watch):
-                break
-            committed = self._sent_in_time(table, record, watch, committed.kept, part, at_once=True)
+        committed = self._sent_in_time(part, finished)
+        while committed.landed is not None and self._rolled_back(part, committed.landed):
+            committed = self._sent_in_time(part, committed.kept, at_once=True)
         self._results += [replace(group, parts=()) for group in committed.kept]
         if committed.landed is None:
             return
         self.commits += 1
-        self._judge_unanswered(may_be_down=self._silence.is_of_all)
-        self._silence.end()
+        self._store.end()
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
@@ -302,47 +243,27 @@ class Run:
                 )
             )
 
-    def _sent_in_time(
-        self,
-        table: JavaTable,
-        record: Record,
-        watch: RunWatch,
-        finished: Sequence[GroupResult],
-        part: str,
-        *,
-        at_once: bool = False,
-    ) -> Committed:
+    def _sent_in_time(self, part: _Part, finished: Sequence[GroupResult], *, at_once: bool = False) -> Committed:
         def send(good_until: float | None) -> Committed:
             try:
-                return self._sent(table, record, watch, finished, part, good_until)
+                return self._sent(part, finished, good_until)
             except RetryError:
                 self._lost_a_race = True  # delete files of this attempt may be left
                 self.stage = "hold"
                 raise
 
         self.stage = "hold"
-        plan = self._plan
-        return self._tools.in_time(
-            plan.table, plan.snapshot_id, self._run_id, watch, self._charge, send, at_once=at_once
-        )
+        return self._tools.in_time(part.pending, send, at_once=at_once)
 
-    def _sent(
-        self,
-        table: JavaTable,
-        record: Record,
-        watch: RunWatch,
-        finished: Sequence[GroupResult],
-        part: str,
-        good_until: float | None = None,
-    ) -> Committed:
+    def _sent(self, part: _Part, finished: Sequence[GroupResult], good_until: float | None) -> Committed:
         started = self._tools.ticks()
         self._moved()
-        self._tools.records.renew(record)
+        self._tools.records.renew(part.record)
         self.stage = "commit"
-        with watch.commit(self._plan.table.name, wanted=self._switches.on):
+        with part.pending.watch.commit(self._plan.table.name, wanted=self._switches.on):
             self._charge(Spent(catalog_calls=COMMIT_CALLS))
             try:
-                committed = self._send(table, finished, part, record, good_until)
+                committed = self._send(part, finished, good_until)
             except CommitUnknownError:
                 self._charge(Spent(commits=1))
                 raise
@@ -352,22 +273,15 @@ class Run:
             self._charge(Spent(commits=1))
         return committed
 
-    def _rolled_back(self, landed: Landed, times: int, watch: RunWatch) -> bool:
+    def _rolled_back(self, part: _Part, landed: Landed) -> bool:
         self.stage = "hold"
-        rolled_back = self._tools.rolled_back(self._plan.table, self._run_id, landed, times, watch, self._charge)
+        rolled_back = self._tools.rolled_back(part.pending, landed)
         self._lost_a_race = self._lost_a_race or rolled_back
         return rolled_back
 
-    def _send(
-        self,
-        table: JavaTable,
-        groups: Sequence[GroupResult],
-        part: str,
-        record: Record,
-        good_until: float | None,
-    ) -> Committed:
+    def _send(self, part: _Part, groups: Sequence[GroupResult], good_until: float | None) -> Committed:
         engines = [output.engine.kind.value for group in groups for output in group.parts]
-        summary = self._tools.summary(self._plan.table, self._run_id, engines, part)
+        summary = self._tools.summary(self._plan.table, self._run_id, engines, part.name)
         attempts, sends = count(), next(self._sends)
 
         def about_to_send(sending: Sent) -> None:
@@ -376,12 +290,12 @@ class Run:
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
             if good_until is not None and self._tools.ticks() > good_until:
                 raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
-            self._tools.about_to_send(record, self._switches, sending, again=attempt > 0)
+            self._tools.about_to_send(part.record, self._switches, sending, again=attempt > 0)
 
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
             self._lost_a_race = self._lost_a_race or race > 1
-            return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{sends}-{race}"
+            return f"{run_folder(part.table, self._run_id)}/deletes-{part.name.replace('/', '-')}-{sends}-{race}"
 
         check_turn = partial(self._tools.check_turn, run_id=self._run_id)
         tools = CommitTools(
@@ -392,10 +306,11 @@ class Run:
             check_turn,
             self._charge,
             self._tools.listener,
+            part.pending.deadline,
         )
-        committed = commit_groups(table, self._plan, groups, summary, tools)
+        committed = commit_groups(part.table, self._plan, groups, summary, tools)
         if committed.landed:
-            carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)
+            carry_statistics(part.table, committed.landed.snapshot_id, self._tools.right.confirm)
         return committed
 
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:
@@ -409,7 +324,14 @@ class Run:
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
         self._dropped += dropped
+        failed = [(drop.paths, drop.error) for drop in dropped if not isinstance(drop.error, ReplanError)]
+        self._tools.files.note(self._plan.table, failed, What.FILES)
+        not_tried_now = [drop for drop in dropped if isinstance(drop.error, NotTriedError)]
+        if not_tried_now:
+            LOG.warning("%s: %d file groups: %s", self._plan.table.name, len(not_tried_now), not_tried_now[0].error)
         for drop in dropped:
+            if drop in not_tried_now:
+                continue
             self._tools.listener(
                 GroupDropped(
                     run_id=self._run_id,
@@ -450,11 +372,8 @@ class Run:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
 
 
-def _is_silent(drop: DroppedGroup) -> bool:
-    return drop.error.reason is Reason.UNAVAILABLE
-
-
 def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:
     """Why a run committed nothing: another attempt may help unless every file group was given up."""
-    others = [drop.error for drop in dropped if not isinstance(drop.error, GiveUpError)]
-    return others[0] if others else NoGroupLeftError(dropped)
+    tried = [drop for drop in dropped if not isinstance(drop.error, NotTriedError)]
+    others = [drop.error for drop in tried or dropped if not isinstance(drop.error, GiveUpError)]
+    return others[0] if others else NoGroupLeftError(tried, dropped)

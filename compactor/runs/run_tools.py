@@ -27,15 +27,16 @@ from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.backoff import SOON
+from compactor.patience.deadline import Deadline
 from compactor.planning.budget import Charge, Spent
 from compactor.reasons import Reason
 from compactor.runs.bundles import Pace
-from compactor.runs.commit_hold import MISSES, CommitHold, MissedError, Silence
+from compactor.runs.commit_hold import MISSES, SILENT, CommitHold, MissedError, commit_deadline
 from compactor.runs.dropped_groups import has_expired
-from compactor.runs.given_up_files import GivenUpFiles
+from compactor.runs.file_holds import FileHolds
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rollback_watch import RollbackWatch
-from compactor.runs.silence import Unanswered
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunWatch, Switches
 from compactor.runs.turns import locked, unpublished_first, writer_first
@@ -43,8 +44,26 @@ from compactor.settings.tree import CommitSettings
 
 LOG = logging.getLogger("firnline")
 Done = TypeVar("Done")
-ROLLBACKS = 8
-"""Commits of the same work that the catalog rolls back, one after the other, before the run ends."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A finished rewrite or conversion that waits for its commit.
+
+    Attributes:
+        table: As it was planned.
+        snapshot_id: The planned snapshot.
+        watch: Tells when the run must stop.
+        charge: Called with the costs.
+        deadline: Every wait takes its time from it.
+    """
+
+    table: TableView
+    snapshot_id: int | None
+    run_id: str
+    watch: RunWatch
+    charge: Charge
+    deadline: Deadline
 
 
 @dataclass(frozen=True)
@@ -61,8 +80,7 @@ class RunTools:
         lifelines: When each run last made progress.
         locks: Locks of other maintenance, looked at before each commit.
         most_replaces: How many `replace` snapshots may follow one another on a table (`policy.consecutive_replaces`).
-        unanswered: Files that the next run of a table comes to last.
-        given_up: Files that are left alone, because a rewrite failed or killed the process.
+        files: Data files that are left out for a while, because a rewrite or search failed or killed the process.
     """
 
     session: SparkSession
@@ -81,64 +99,57 @@ class RunTools:
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
     most_replaces: Callable[[TableView], int | None] = lambda _table: None
-    unanswered: Unanswered = field(default_factory=Unanswered)
-    given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
+    files: FileHolds = field(default_factory=FileHolds)
 
-    def in_time(
-        self,
-        table: TableView,
-        snapshot_id: int | None,
-        run_id: str,
-        watch: RunWatch,
-        charge: Charge,
-        send: Callable[[float | None], Done],
-        *,
-        at_once: bool = False,
-    ) -> Done:
+    def pending(
+        self, table: TableView, snapshot_id: int | None, run_id: str, watch: RunWatch, charge: Charge
+    ) -> Pending:
+        """A commit that begins to wait now."""
+        return Pending(table, snapshot_id, run_id, watch, charge, commit_deadline(self.commit.hold_seconds, self.ticks))
+
+    def in_time(self, pending: Pending, send: Callable[[float | None], Done], *, at_once: bool = False) -> Done:
         """Hold the commit of finished work, and send it unless its moment has passed; then hold it for the next one.
 
-        What does not answer before it is sent is asked again for a while.
+        What does not answer before it is sent is asked again until the deadline. Nothing of the commit can have landed
+        then: else the error is a CommitUnknownError.
 
         Args:
-            table: As it was planned.
-            snapshot_id: The planned snapshot.
-            run_id: Of the run.
-            watch: Tells when the run must stop.
-            charge: Called with the costs.
-            send: Sends the commit; until when it is in time, by the steady clock (None: at any time).
+            pending: The commit.
+            send: Sends it; until when it is in time, by the steady clock (None: at any time).
             at_once: A writer has just committed; send it first without a wait, unless Flink's maintenance holds its
                 lock.
 
         Raises:
             FirnlineError: by class the reaction.
         """
-        missed, silence = 0, Silence()
+        table = pending.table
+        missed = failures = 0
         while True:
             good_until = None
             try:
-                again = missed > 0 or silence.failures > 0
+                again = missed > 0 or failures > 0
                 if again or not at_once or self.locks.holder(table.name) is not None:
-                    good_until = self.hold(table, run_id, watch, charge, missed=again)
+                    good_until = self.hold(pending, missed=again)
                 return send(good_until if missed < MISSES else None)
             except MissedError:
                 missed += 1
             except RetryError as error:
-                pause = silence.pause(error, self.ticks())
+                failures += 1
                 unreadable = error.reason is Reason.MANIFEST_UNREADABLE
-                if pause is None or (unreadable and has_expired(table, snapshot_id, self.catalogs)):
+                if error.reason not in SILENT or pending.deadline.is_over:
                     raise
-                self._wait(table, run_id, watch, error, pause)
+                if unreadable and has_expired(table, pending.snapshot_id, self.catalogs):
+                    raise
+                self._wait(pending, error, SOON.seconds(failures))
 
-    def _wait(self, table: TableView, run_id: str, watch: RunWatch, error: RetryError, seconds: float) -> None:
-        name = table.name
+    def _wait(self, pending: Pending, error: RetryError, seconds: float) -> None:
+        name, run_id = pending.table.name, pending.run_id
         LOG.info("%s: run %s is not committed yet: %s; next attempt in %.0f s", name, run_id, error, seconds)
         self.lifelines.moved(name)
-        if watch.stopped.wait(seconds):
+        if pending.watch.stopped.wait(seconds):
             raise StoppedError(f"run {run_id} of {name} was stopped while its commit waited") from error
 
-    def hold(
-        self, table: TableView, run_id: str, watch: RunWatch, charge: Charge, *, missed: bool = False
-    ) -> float | None:
+    def hold(self, pending: Pending, *, missed: bool = False) -> float | None:
         """Wait for the right moment of a run's commit, unless the run is stopped before; until when it lasts.
 
         A lock is looked at again after the wait for a writer: it may have been taken during the wait. `missed`: the
@@ -146,10 +157,10 @@ class RunTools:
         waited for too.
 
         Raises:
-            LaterError: it is another's turn for too long.
+            LaterError: it is another's turn until the deadline.
             RetryError: a lock cannot be read.
         """
-        look = self._look(table, charge)
+        look, table, run_id = self._look(pending), pending.table, pending.run_id
 
         def theirs() -> LaterError | None:
             later = locked(table.name, self.locks)
@@ -161,11 +172,11 @@ class RunTools:
         hold = CommitHold(
             look=look,
             theirs=theirs,
-            stopped=watch.stopped.wait,
+            stopped=pending.watch.stopped.wait,
             moved=lambda: self.lifelines.moved(table.name),
             waits=lambda seconds: self.listener(CommitWaits(run_id, table.name, seconds)),
             clock=self.clock,
-            ticks=self.ticks,
+            deadline=pending.deadline,
         )
         hold.until_our_turn()
         held = hold.wait(self.commit.hold_seconds)
@@ -189,41 +200,36 @@ class RunTools:
     def _others_first(self, table: TableView, run_id: str) -> LaterError | None:
         return unpublished_first(table, self.clock()) or writer_first(table, self.most_replaces(table), run_id)
 
-    def rolled_back(
-        self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge
-    ) -> bool:
+    def rolled_back(self, pending: Pending, landed: Landed) -> bool:
         """Whether the catalog rolls the run's newest commit back, for a writer that was under way.
 
-        `times`: how often the run has sent this commit.
-
         Raises:
-            RetryError: it did so `ROLLBACKS` times; nothing is committed.
+            RetryError: it does so until the deadline; nothing is committed.
         """
-        name = table.name
-        if not self.commit.hold_seconds or not self.rolls_back(table):
+        name = pending.table.name
+        if not self.commit.hold_seconds or not self.rolls_back(pending.table):
             return False
         rollback_watch = RollbackWatch(
-            look=self._look(table, charge),
-            stopped=watch.stopped.wait,
+            look=self._look(pending),
+            stopped=pending.watch.stopped.wait,
             moved=lambda: self.lifelines.moved(name),
             clock=self.clock,
-            ticks=self.ticks,
+            deadline=pending.deadline,
         )
         rolled_back = rollback_watch.rolled_back(*landed, self.commit.hold_seconds)
         if rolled_back:
-            self.listener(CommitRolledBack(run_id, name, landed.snapshot_id))
-        if rolled_back and times == ROLLBACKS:
+            self.listener(CommitRolledBack(pending.run_id, name, landed.snapshot_id))
+        if rolled_back and pending.deadline.is_over:
             raise RetryError(
-                f"{name}: the catalog rolled the commit back {ROLLBACKS} times for writers: they commit too often at "
-                "present",
+                f"{name}: the catalog rolls the commit back again and again for writers: they commit too often now",
                 reason=Reason.COMMIT_REFUSED,
             )
         return rolled_back
 
-    def _look(self, table: TableView, charge: Charge) -> Callable[[], TableView]:
+    def _look(self, pending: Pending) -> Callable[[], TableView]:
         def look() -> TableView:
-            charge(Spent(catalog_calls=1))
-            return self.catalogs.load(table.name, table.ref)
+            pending.charge(Spent(catalog_calls=1))
+            return self.catalogs.load(pending.table.name, pending.table.ref)
 
         return look
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, fil
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import What
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.conversion import (
     MAYBE_BESIDE,
@@ -27,7 +29,7 @@ from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
-from compactor.runs.given_up_files import DIED, GivenUpFiles
+from compactor.runs.file_holds import DIED, FileHolds
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -41,9 +43,8 @@ class TablePlanner:
     """Plans due tables from a fresh look.
 
     `planned` is called with each table that was planned. `owns`: whether the table is this service's. `look`: asks for
-    a look at a table that was not found. `refused`: searches of conversions that are not to be repeated yet.
-    `given_up`: files that could not be rewritten; for an hour they are left as they are, so that the others of their
-    partition can be merged.
+    a look at a table that was not found. `files`: data files that are left as they are for a while, so that the others
+    of their partition can be merged.
     """
 
     settings: WorkSettings
@@ -56,8 +57,7 @@ class TablePlanner:
     owns: Callable[[TableName], bool] = lambda _table: True
     look: Callable[[TableName], None] = lambda _table: None
     locks: Locks = NO_LOCKS
-    refused: GivenUpFiles = field(default_factory=GivenUpFiles)
-    given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
+    files: FileHolds = field(default_factory=FileHolds)
 
     @property
     def turns(self) -> Turns:
@@ -129,9 +129,8 @@ class TablePlanner:
             if beside is not None:
                 self._leave_deletes(debt, table, with_deletes, Reason.OTHER_COMPACTOR, beside)
                 return NOTHING_TO_CONVERT
-            inventory, now = take_inventory(table, self.cache), self.clock()
-            paths = {file.entry.path for files in inventory.partitions.values() if files.has_deletes for file in files}
-            conversion = plan_conversion(inventory, self.refused.of(table, paths, now))
+            inventory = take_inventory(table, self.cache)
+            conversion = plan_conversion(inventory, self.files.left_out(table, What.SEARCH))
         refused = [each for each in with_deletes if each.key in conversion.refused_in]
         if refused:
             skipped = tuple(skipped_partition(each, conversion.refused_in[each.key]) for each in refused)
@@ -192,11 +191,11 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        given_up = self.given_up.of(table, None, self.clock())
+        left_out = self.files.left_out(table)
         if requested is not None and not self.board.request_has_begun(debt.table, requested):
             # The first run of a person's request tries all files, but for those that would kill the process once more.
-            given_up = {path: why for path, why in given_up.items() if why == DIED}
-        request = replace(request, without=given_up)
+            left_out = {path: why for path, why in left_out.items() if why == DIED}
+        request = replace(request, without=left_out)
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
             policy = policy.model_copy(update={"equality_delete_threshold": NEVER})
@@ -221,18 +220,17 @@ class TablePlanner:
 
     def decline(self, debt: TableDebt, left: Mapping[PartitionKey, str], plan: TablePlan) -> None:
         """These partitions of `plan` are not due again until they change, or what was put off may be tried again."""
-        now = self.clock()
-        self.board.decline(debt, left, plan.selected, self._next_attempt(plan.table, now), now)
+        self.board.decline(debt, left, plan.selected, self._next_attempt(plan.table, self.clock()))
 
-    def _next_attempt(self, table: TableView, now: float) -> float | None:
-        """When files that were given up, or conversions that were refused or left to others, may be tried; None: never.
+    def _next_attempt(self, table: TableView, now: float) -> float:
+        """When files that are held, or conversions that are left to others, may be tried; infinite: never.
 
         An idle table changes no more: without a time, it would wait for ever.
         """
-        waits = (self.given_up.seconds_left(table.name, now), self.refused.seconds_left(table.name, now))
         converts = self.settings.policy.for_table(table.name, table.properties).convert_equality_deletes is not None
         left = _beside_another_until(table, now) if converts else None
-        return earliest(left, *(now + wait for wait in waits if wait is not None))
+        until = earliest(left, self.files.until(table.name, What.FILES, What.SEARCH))
+        return math.inf if until is None else until
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""

@@ -18,19 +18,19 @@ from compactor.commit.in_flight import new_run_id
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
-from compactor.errors import FirnlineError, GiveUpError, LaterError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, StoppedError
 from compactor.events import RunFailed, RunSkipped, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import What
 from compactor.planning.budget import PLAN_CALLS, Charge, Grant, Spent, cost_of_merge
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
-from compactor.runs.given_up_files import GivenUp
 from compactor.runs.job_errors import is_no_answer
-from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
+from compactor.runs.results import DroppedGroup, NoGroupLeftError
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
@@ -75,18 +75,6 @@ class DueManifests:
 
 
 @dataclass(frozen=True)
-class _Failed:
-    """A step that failed, and need not hold up the table's other work.
-
-    `give_up`: leaves its files alone for an hour, where the fault may be theirs. Called once other work was committed,
-    which shows that catalog and store are well; before, another attempt may succeed.
-    """
-
-    error: FirnlineError
-    give_up: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
 class RewriteWorker:
     """Rewrites what is due: first data files, then manifests.
 
@@ -101,7 +89,7 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
-        commits, first, costs, failed = 0, False, list[Spent](), list[_Failed]()
+        commits, first, costs, failed = 0, False, list[Spent](), list[FirnlineError]()
         charge = _noting(costs, charge)
         waited = self.due_manifests.seconds(debt, self.planner.clock())
         if debt.due or debt.requested:
@@ -125,14 +113,14 @@ class RewriteWorker:
             self._moved(debt)
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
-                _give_up(failed, done=commits > 0)  # now: what follows may have to wait
+                if commits:
+                    failed.clear()  # catalog and store are well
         may_commit = grant.commits is None or commits < grant.commits
         if debt.due_manifests is not None and may_commit and not first:
             left = grant.less(sum(costs, Spent()))
             self._merge_manifests_last(debt, stopping, left, charge, failed, last=commits > 0)
         if failed:
-            raise failed[0].error
-        self._wait_for_searches(debt.table)
+            raise failed[0]
 
     def _manifests_go_first(self, debt: TableDebt, table: TableView, waited: float | None) -> bool:
         """Whether manifests have waited for so long that they follow this commit of another writer. Requests go first.
@@ -144,7 +132,7 @@ class RewriteWorker:
         return tail_of(table.history).count == 0
 
     def _merge_manifests_first(
-        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed]
+        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[FirnlineError]
     ) -> bool:
         """Merge manifests; whether that was committed. After a failure, which is published, files need not wait; if
         another attempt may succeed, it is added to `failed`. Nor need they if only manifests must wait, because another
@@ -168,13 +156,20 @@ class RewriteWorker:
             self.due_manifests.begin_again(debt.table)
             if error.reason is Reason.COMMIT_STATE_UNKNOWN:
                 raise
-            failed.append(_Failed(error))
+            failed.append(error)
             return False
         self.due_manifests.begin_again(debt.table)
         return done
 
     def _merge_manifests_last(
-        self, debt: TableDebt, stopping: Stopping, left: Grant, charge: Charge, failed: list[_Failed], *, last: bool
+        self,
+        debt: TableDebt,
+        stopping: Stopping,
+        left: Grant,
+        charge: Charge,
+        failed: list[FirnlineError],
+        *,
+        last: bool,
     ) -> None:
         """Merge manifests after all else. They may have to wait for longer than what failed.
 
@@ -189,35 +184,20 @@ class RewriteWorker:
             if not failed:
                 raise
         else:
-            _give_up(failed, done=merged)
+            if merged:
+                failed.clear()
 
     def _moved(self, debt: TableDebt) -> None:
         """The run makes progress: a step has ended."""
         self.rewriter.lifelines.moved(debt.table)
 
-    def _wait_for_searches(self, table: TableName) -> None:
-        """Let the dispatcher come again when a refused search may be tried again.
-
-        Raises:
-            LaterError: there is one.
-        """
-        planner = self.planner
-        seconds = planner.refused.seconds_left(table, planner.clock())
-        if seconds is not None:
-            raise LaterError(
-                f"equality deletes of {table} cannot be converted; the next attempt is in {seconds:.0f} s",
-                reason=Reason.CONVERSION_REFUSED,
-                seconds=seconds,
-            )
-
     def _convert(
-        self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge, failed: list[_Failed]
+        self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge, failed: list[FirnlineError]
     ) -> bool:
         """Convert equality deletes; returns whether that was committed.
 
         A failure is published, and raised unless it was given up, or the store did not answer, which is added to
-        `failed`: then the table's other work goes on. Searches that were refused or given up are not repeated at once.
-        Answered searches are, if only the commit got no answer.
+        `failed`: then the table's other work goes on.
         """
         planner, run_id = self.planner, new_run_id(table)
         switches = Switches(partial(self._enabled, table.name), stopping)
@@ -229,17 +209,16 @@ class RewriteWorker:
             failure = error if isinstance(error, FirnlineError) else unforeseen(what, error)
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
             if is_no_answer(failure):  # to these searches, or only to the commit
-                refused = converting.refused
-                failed.append(_Failed(failure, lambda: planner.refused.note(table, refused, planner.clock())))
+                failed.append(failure)
             elif isinstance(failure, GiveUpError):
-                all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
-                planner.refused.note(table, converting.refused or (all_files,), planner.clock())
+                if not converting.refused:
+                    files = [file.entry.path for file in conversion.files]
+                    planner.files.note(table, [(files, failure)], What.SEARCH)
             elif failure is error:
                 raise
             else:
                 raise failure from error
             return False
-        planner.refused.note(table, converting.refused, planner.clock())
         if converting.refused:
             LOG.warning("%s: %s equality deletes are not converted: %s", table.name, done.deletes_left, done.why)
             planner.listener(RunSkipped(table=table.name, reason=Reason.CONVERSION_REFUSED))
@@ -262,32 +241,30 @@ class RewriteWorker:
                 plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since, charge=charge
             )
         except GiveUpError as error:  # another attempt would fail too, and block the table's other work
-            planner.part_served(debt, plan.files_left if isinstance(error, NoGroupLeftError) else 0)
-            if isinstance(error, NoGroupLeftError):
-                self._decline(debt, plan, error.dropped)
+            dropped = error.dropped if isinstance(error, NoGroupLeftError) else None
+            planner.part_served(debt, 0 if dropped is None else plan.files_left + _overtaken_files(dropped))
+            if dropped is not None:
+                self._decline(debt, plan, dropped)
             raise
         planner.board.settled(debt.table)
-        planner.part_served(debt, plan.files_left + _overtaken_files(result))
+        planner.part_served(debt, plan.files_left + _overtaken_files(result.dropped))
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
         return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
-        """Partitions left alone or given up are not due again until they change; then without the files given up.
+        """Partitions left alone, or whose files are held, are not due again until they change; then without the files.
 
         A partition with other groups that wait for the next run stays due.
         """
-        hopeless = [drop for drop in dropped if isinstance(drop.error, GiveUpError)]
-        files = [GivenUp(frozenset(each.paths), str(each.error)) for each in hopeless]
-        self.planner.given_up.note(plan.table, files, self.planner.clock())
         if first_request(debt) is not None:
             return
-        waiting = {each.planned.file_group.key for each in dropped if not isinstance(each.error, GiveUpError)}
-        causes = ((each.planned.file_group.key, str(each.error)) for each in hopeless)
-        given_up: dict[PartitionKey, str] = {key: why for key, why in causes if key not in waiting}
+        waiting = {each.planned.file_group.key for each in dropped if isinstance(each.error, ReplanError)}
+        causes = ((each.planned.file_group.key, str(each.error)) for each in dropped)
+        held: dict[PartitionKey, str] = {key: why for key, why in causes if key not in waiting}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
-        self.planner.decline(debt, {**left_alone, **given_up}, plan)
+        self.planner.decline(debt, {**left_alone, **held}, plan)
 
     def _rewrite_manifests(self, debt: TableDebt, left: Grant, charge: Charge, *, last: bool) -> bool:
         """Merge manifests where that pays, from a fresh look; whether that was committed. A failure is published.
@@ -341,17 +318,9 @@ class RewriteWorker:
         self.planner.turns.check(self.planner.catalogs.load(name), manifests=True)
 
 
-def _give_up(failed: list[_Failed], *, done: bool) -> None:
-    """Give up what failed, if other work was committed (`done`)."""
-    if done:
-        for each in failed:
-            each.give_up()
-        failed.clear()
-
-
-def _overtaken_files(result: RunResult) -> int:
-    """Files of groups that other commits overtook, or the store did not answer for: another run can rewrite them."""
-    overtaken = (drop.planned.file_group for drop in result.dropped if not isinstance(drop.error, GiveUpError))
+def _overtaken_files(dropped: Sequence[DroppedGroup]) -> int:
+    """Files of groups that other commits overtook, or that were not tried: another run can rewrite them."""
+    overtaken = (drop.planned.file_group for drop in dropped if isinstance(drop.error, ReplanError))
     return sum(len(group.files) for group in overtaken)
 
 

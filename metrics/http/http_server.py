@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 
 from compactor.errors import InputError
+from compactor.patience.holds import Hold
 from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
@@ -48,6 +49,7 @@ class Site:
     slots: Callable[[], SlotUse | None] = lambda: None
     work: Callable[[], Work | None] = lambda: None
     pauses: Callable[[], Sequence[Pause]] = tuple
+    waits: Callable[[], Sequence[Hold]] = tuple
 
     def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
@@ -96,6 +98,7 @@ class Site:
             slots=self.slots(),
             work=self.work(),
             pauses=self.pauses(),
+            waits=self.waits(),
         )
 
     def _checked_health(self) -> Health:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from compactor.errors import FirnlineError
 from compactor.iceberg.tables import Catalogs
+from compactor.runs.file_holds import Wait, told_waits
 from compactor.runs.pauses import Pause, PauseFolder
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
@@ -37,7 +39,10 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     with manifest_cache(settings) as cache, progress_display(output) as progress:
         counted = shown(progress, names, "counting tables")
         cache.use_reader(reads_shown(progress))
-        documents, failed = reports.debt_documents(settings, catalogs, cache, counted, why=why, pauses=pauses)
+        waits = _waits(settings) if why else ()
+        documents, failed = reports.debt_documents(
+            settings, catalogs, cache, counted, why=why, pauses=pauses, waits=waits
+        )
     if output == "json":
         print_json({"tables": documents, "errors": reports.error_documents(failed)})
     else:
@@ -50,6 +55,15 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
         print_error(error)
     if failed:
         sys.exit(exit_code(failed[0][1]))
+
+
+def _waits(settings: Settings) -> Sequence[Wait]:
+    """What the service waits for. Beside a checkpoint that cannot be read here, nothing is known of it."""
+    try:
+        return told_waits(settings.state.checkpoint) if settings.state.checkpoint else ()
+    except (OSError, ValueError) as error:
+        LOG.warning("it is not known what the service waits for: %s", error)
+        return ()
 
 
 def _pauses(settings: Settings) -> tuple[Pause, ...]:

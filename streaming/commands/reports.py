@@ -28,6 +28,7 @@ from compactor.partitions import partition_text
 from compactor.planning.engine import Engine, refused_request
 from compactor.planning.partition_judge import PartitionJudge, judge_of
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
+from compactor.runs.file_holds import Wait
 from compactor.runs.pauses import Pause, pause_of
 from compactor.runs.results import GroupResult, RunResult
 from compactor.runs.turns import unpublished_first
@@ -39,7 +40,7 @@ from streaming.commands.console import PlainConsole, styled
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
-NO_CAUSES: Document = {"other_compactors": None, "unpublished": None, "arrivals": None, "causes": None}
+NO_CAUSES: Document = dict.fromkeys(("other_compactors", "unpublished", "arrivals", "causes", "waits"))
 MOST_REASONS = 20  # of partitions left alone: as many as fit a screen beside the result
 COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
@@ -196,10 +197,12 @@ def debt_documents(
     *,
     why: bool = False,
     pauses: Sequence[Pause] = (),
+    waits: Sequence[Wait] = (),
 ) -> tuple[list[Document], list[tuple[TableName, FirnlineError]]]:
     """`firnline debt`: counts per partition of each table; unreadable tables are returned with their errors.
 
     `why`: also find causes in the newest commits, and why the table is left alone; otherwise their keys are null.
+    `waits`: what the service waits for.
     """
     documents: list[Document] = []
     failed: list[tuple[TableName, FirnlineError]] = []
@@ -212,7 +215,11 @@ def debt_documents(
             counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
             document = _debt_document(settings, table, counted, judge_of(table, values, sizes), sizes)
             document["paused"] = pause_of(name, pauses, time.time()) is not None
-            documents.append(document | (_causes(table, cache, counted, sizes, deployment) if why else NO_CAUSES))
+            if why:
+                held = [each for each in waits if each["of"] in {str(name), name.catalog}]
+                documents.append(document | _causes(table, cache, counted, sizes, deployment) | {"waits": held})
+            else:
+                documents.append(document | NO_CAUSES)
         except FirnlineError as error:
             failed.append((name, error))
     return documents, failed
@@ -408,6 +415,10 @@ def _print_causes(console: PlainConsole, document: Document) -> None:
         )
     if document["unpublished"]:
         console.print(styled("main is not rewritten now:", "bold"), document["unpublished"], end="\n\n")
+    for wait in document["waits"] or ():
+        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wait["until"]))
+        what = " ".join(filter(None, (wait["what"], wait["of"], wait["part"])))
+        console.print(styled(f"waits until {until}:", "bold"), f"{what}: {wait['why']}", end="\n\n")
     for cause in document["causes"] or ():
         left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
         console.print(styled("why:", "bold"), cause["sentence"])

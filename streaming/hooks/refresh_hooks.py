@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compactor.events import HookFinished, Listener, RunCommitted
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import LATER, Backoff
 from compactor.redaction import hide
 from compactor.settings.hooks import HookSettings
 from compactor.table_queue import TableQueue
@@ -21,7 +21,6 @@ from streaming.hooks.kinds import Hook, make_hook
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 3
-BACKOFF = Backoff(first_seconds=1.0, longest_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class RefreshHooks:
         hooks: Sequence[NamedHook],
         listener: Listener,
         clock: Callable[[], float] = time.monotonic,
-        backoff: Backoff = BACKOFF,
+        backoff: Backoff = LATER,
     ) -> None:
         self._listener = listener
         self._clock = clock

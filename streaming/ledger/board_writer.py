@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, as_held, earliest
 from compactor.debt.ledger import LedgerStore, LedgerUpdate, slot_of, unpack
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.debt.shortlist import KEPT_OF_A_SLOT, Shortlist
@@ -15,6 +15,7 @@ from compactor.events import Listener, PartitionsSkipped
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.patience.holds import What
 from compactor.planning.partition_judge import PartitionJudge
 from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate
@@ -144,16 +145,14 @@ class BoardWriter:
     def _judged_again(self, known: TableDebt, facts: TableFacts) -> Mapping[PartitionKey, PartitionDebt]:
         """The partitions as judged now; those whose judgement is the same are the same objects."""
         now = self.clock()
-        declined = self.board.declined(known.table, now)
+        held = self.board.holds.of(What.PARTITION, known.table)
         found: dict[PartitionKey, PartitionDebt] = {}
         for key, before in known.partitions.items():
             judgement = facts.judge.of(key, before.counts, now - before.counts.changed_ms / 1000)
             after = before
             if (judgement.due, judgement.why) != (before.due, before.why):
                 after = replace(before, due=judgement.due, why=judgement.why, large_bytes=judgement.large_bytes)
-            if key in declined:
-                after = declined[key].applied(after, facts.basis)
-            found[key] = after
+            found[key] = as_held(after, held.get(key), facts.basis)
         return found
 
     def counting(self, table: TableName, facts: TableFacts, update: LedgerUpdate, oldest_event: float | None) -> None:
@@ -200,15 +199,13 @@ class BoardWriter:
         become due by time too.
         """
         now = self.clock()
-        declined = self.board.declined(table, now)
+        held = self.board.holds.of(What.PARTITION, table)
         by = (facts.basis, facts.layouts)
-        unseen = set(declined)
+        unseen = set(held)
 
         def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
-            found = _judged(facts, key, counts, now)
-            known = declined.get(key)
             unseen.discard(key)
-            return found if known is None else known.applied(found, facts.basis)
+            return as_held(_judged(facts, key, counts, now), held.get(key), facts.basis)
 
         kept = self._by_slot.pop(table, None)  # an error in between leaves none: the next look reads all
         if kept is not None and changed is not None and self._is_fresh(kept, now) and kept.by == by:
@@ -219,7 +216,7 @@ class BoardWriter:
             return Shortlist.joined(kept.lists.values())
         lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
         shortlist = Shortlist.joined(lists.values())
-        self.board.forget_declined(table, unseen)
+        self.board.holds.release(What.PARTITION, table, unseen)
         if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
             self._by_slot[table] = _BySlot(now, by, lists)
         return shortlist

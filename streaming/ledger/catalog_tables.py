@@ -16,7 +16,8 @@ from compactor.debt.ledger import StateDamagedError
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, CommitUnannounced, TableLooked, TableUnreadable
 from compactor.iceberg.namespaces import Namespace
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import LATER
+from compactor.patience.holds import Holds, Key, What
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 from streaming.ledger.actions import Action, Forget, Listing, Lost, Stale
@@ -40,7 +41,6 @@ MOST_NAMES = 100_000
 TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0)
 """After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet. So
 may its table be: a writer can announce the first commit before it creates the table."""
-BACKOFF = Backoff(first_seconds=15.0, longest_seconds=600.0)
 LIST_AGAIN_SECONDS = 15.0
 """After a listing that failed."""
 LISTING_SECONDS = 900.0
@@ -58,6 +58,7 @@ class CatalogTables:
 
     Attributes:
         watches: Whether a table is ours and not ignored.
+        holds: What is not to be looked at or called yet.
         folders: Where tables keep their metadata.
         calls: Whether the catalog answers.
         order: The tables that wait for a look.
@@ -70,8 +71,9 @@ class CatalogTables:
     name: str
     settings: WorkSettings
     watches: Callable[[TableName], bool]
+    holds: Holds
     folders: MetadataFolders = field(default_factory=MetadataFolders)
-    calls: CatalogCalls = field(default_factory=CatalogCalls)
+    calls: CatalogCalls = field(init=False)
     order: LookOrder = field(default_factory=LookOrder)
     listed: bool = False
     unlisted: Mapping[Namespace, RetryError] = field(default_factory=dict)
@@ -85,6 +87,9 @@ class CatalogTables:
     _list_at: float = float("-inf")
     _round_at: float | None = None
     _judged_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.calls = CatalogCalls(self.name, self.holds)
 
     def get(self, table: TableName) -> TableRecord:
         """What is known of the table."""
@@ -181,7 +186,7 @@ class CatalogTables:
     def looked(self, table: TableName, asked: Asked, looked: Looked, now: Now) -> list[Action]:
         """A look ended."""
         was_called = self.spelled(table) == table
-        actions = self._call_ended(looked.error, now) if was_called else []
+        actions = self._call_ended(looked.error) if was_called else []
         if not self.watches(table):  # it became ignored during the look
             self.forget(table)
             return [*actions, Forget(table)]
@@ -217,6 +222,7 @@ class CatalogTables:
             rhythm, untold = rhythm.counted(
                 looked.commits, now.time, swept=swept, oldest_event=oldest, behind=now.behind
             )
+        self.holds.release(What.LOOK, table)
         if looked.place:
             self.folders.put(table, looked.place)
         self.put(
@@ -248,14 +254,14 @@ class CatalogTables:
     def _unreadable(
         self, table: TableName, record: TableRecord, asked: Asked, error: FirnlineError, now: Now
     ) -> Iterable[Action]:
-        failures = record.failures + 1
+        hold = self.holds.fail(Key(What.LOOK, table), str(error), LATER)
         self.put(
             table,
             answered=True,
-            failures=failures,
+            failures=hold.tries,
             count=None if isinstance(error, StateDamagedError) else record.count,
             wanted=asked.joined(record.wanted),
-            not_before=now.ticks + BACKOFF.seconds(failures),
+            not_before=now.ticks + hold.until - self.holds.clock(),
         )
         yield Stale(table, error, asked.oldest_event)
 
@@ -270,9 +276,9 @@ class CatalogTables:
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.ask_later(table, Later(now.ticks + TRY_AGAIN_SECONDS[asked.tries], again))
 
-    def _call_ended(self, error: FirnlineError | None, now: Now, least_failures: int = 1) -> list[Action]:
+    def _call_ended(self, error: FirnlineError | None, least_failures: int = 1) -> list[Action]:
         before = self.calls.answered
-        self.calls.ended(error, now.ticks, least_failures)
+        self.calls.ended(error, least_failures)
         answered = self.calls.answered
         if before is answered:
             return []
@@ -316,7 +322,7 @@ class CatalogTables:
         pause, error = self.settings.service.sweep_seconds, listing.error
         self._list_at = min(self._list_at, now.ticks + (min(pause, LIST_AGAIN_SECONDS) if error else pause))
         self.listing_since, self.trouble = None, str(error or "")
-        actions = self._call_ended(error, now, SILENT_AFTER)
+        actions = self._call_ended(error, SILENT_AFTER)
         if error is not None:
             return [*actions, _unreadable(TableName(self.name, (), "*"), error)]
         kept = (each for each in self._spelling.values() if _is_within(each, listing.unlisted))
@@ -381,6 +387,7 @@ class CatalogTables:
 
     def _reset(self, table: TableName, **changes: Any) -> None:
         """Keep of the record who has listed it and who asks for it alone."""
+        self.holds.release(What.LOOK, table)
         old = self.get(table)
         kept = TableRecord(
             listed=old.listed, swept_at=old.swept_at, wanted=old.wanted, later=old.later, looking=old.looking

@@ -97,7 +97,7 @@ class DriverLedger:
             deployment=self.deployment,
             taken_over=self._taken_over,
         )
-        tables = Tables(settings, self.catalogs.names, around.shard)
+        tables = Tables(settings, self.catalogs.names, self.board.holds, around.shard)
         self.driver = TableDriver(tables, self.looker, self._saved, self.clock)
         self._threads = LedgerThreads(self.driver, settings.service.looks_per_catalog, around.may_sweep)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from compactor.events import LocationUnresolved
+from compactor.patience.holds import Holds
 from compactor.settings.current import WorkSettings
 from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
@@ -21,11 +22,13 @@ from streaming.logs.events import LOG
 class Tables:
     """The tables of all catalogs."""
 
-    def __init__(self, settings: WorkSettings, catalogs: Iterable[str], shard: Shard = EVERYTHING) -> None:
+    def __init__(
+        self, settings: WorkSettings, catalogs: Iterable[str], holds: Holds, shard: Shard = EVERYTHING
+    ) -> None:
         self._settings = settings
         self._shard = shard
         self._folders = MetadataFolders()
-        self.catalogs = {name: CatalogTables(name, settings, self.watches, self._folders) for name in catalogs}
+        self.catalogs = {name: CatalogTables(name, settings, self.watches, holds, self._folders) for name in catalogs}
 
     def of(self, table: TableName) -> CatalogTables:
         """The tables of its catalog."""

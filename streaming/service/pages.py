@@ -298,6 +298,7 @@ def metrics_server(
         lambda: state.rewriting,
         lambda: state.work,
         lambda: state.current_pauses,
+        lambda: board.holds.waits,
     )
     http = settings.http
     auth = BasicAuth(http.basic_auth) if http.basic_auth else None

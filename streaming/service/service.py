@@ -28,9 +28,10 @@ from compactor.lease.holder import LeaseHolder
 from compactor.lease.opening import lease_store
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.executor_job import ReadOnExecutors
+from compactor.patience.holds import Holds
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
-from compactor.runs.given_up_files import GivenUpFiles
+from compactor.runs.file_holds import FileHolds
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.pauses import PauseFolder, PauseWatch
 from compactor.runs.table_planner import TablePlanner
@@ -87,13 +88,14 @@ class Service:
         self._settings = settings
         self._observe = observe
         self._clock = clock
-        self._board = DebtBoard()
+        self._board = DebtBoard(Holds(clock))
         self._catalogs = Catalogs(settings.catalogs)
         self._shard = EVERYTHING if observe else Shard.of(settings.service.shard)
         self._state = ServiceState(observing=observe, shard=self._shard)
         self._controls = Controls(settings, path, self._state, clock)
         self._broker = BrokerWatch(settings.kafka, self._check_topics, commits=not observe)
         self._state.broker = self._broker
+        self._files = FileHolds(self._board.holds)
         self._stop_steps = ExitStack()
         self._stopping_at: float | None = None
         registry = CollectorRegistry()
@@ -142,8 +144,8 @@ class Service:
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
         self._at_stop("requests", self._board.save_requests, SPARK_SECONDS)
-        given_up = GivenUpFiles(None if self._observe else checkpoint, right.confirm, self._clock)
-        given_up.load()
+        self._files = FileHolds(self._board.holds, None if self._observe else checkpoint, right.confirm)
+        self._files.load()
         session = self._start_session()
         parts = rewriting(
             self._settings,
@@ -156,7 +158,7 @@ class Service:
             right=right,
             clock=self._clock,
             current=self._controls.settings,
-            given_up=given_up,
+            files=self._files,
         )
         self._state.slots, self._state.cluster = parts.slots, parts.cluster
         self._at_stop("cluster", parts.cluster.stop, SPARK_SECONDS)
@@ -178,6 +180,7 @@ class Service:
             if state.beat - saved_at >= SAVE_AGAIN_SECONDS:
                 saved_at = state.beat
                 self._board.save_requests()
+                self._files.tell()
             if state.lease is not None:
                 state.lease.check()
             if self._controls.check():
@@ -356,7 +359,7 @@ class Service:
             owns=self._shard.owns,
             look=ledger.driver.look_soon,
             locks=parts.rewriter.locks,
-            given_up=parts.rewriter.given_up,
+            files=parts.rewriter.files,
         )
         announce = ledger.driver.look_soon
         worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
@@ -368,7 +371,6 @@ class Service:
             limits=state.limits,
             usage=controls.open_usage(checkpoint, parts.rewriter.right.confirm),
             slots=parts.slots,
-            clock=self._clock,
             may_start=lambda table: self._shard.owns(table) and ledger.available(table.catalog),
             paused=state.paused,
             held_until=state.held_until,

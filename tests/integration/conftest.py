@@ -35,10 +35,10 @@ def rest_lake(lake: Lake, faulty: FaultyCatalog, request: pytest.FixtureRequest)
 def _no_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that nothing answers fails at once, but in tests of the wait for an answer."""
     if "patient" not in request.fixturenames:
-        monkeypatch.setattr("compactor.runs.commit_hold.SILENT_SECONDS", 0.0)
+        monkeypatch.setattr("compactor.runs.run_tools.SILENT", frozenset())
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that nothing answers is tried again, without a pause."""
-    monkeypatch.setattr("compactor.runs.commit_hold.SILENCE_BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr("compactor.runs.run_tools.SOON", Backoff(0.01, 0.01))

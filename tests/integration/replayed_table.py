@@ -28,9 +28,11 @@ from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import NO_LOCKS, Locks
+from compactor.patience.holds import Holds
 from compactor.planning.budget import Grant, uncharged
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import waiting
+from compactor.runs.file_holds import FileHolds
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
@@ -142,11 +144,12 @@ class FollowedTable:
 
     def __post_init__(self) -> None:
         lake, clock = self.lake, lambda: self.now
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(clock))
+        files = FileHolds(self.board.holds)
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
             lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60,
-            check_seconds=60, listener=self.publish, clock=clock, ticks=clock, locks=self.locks,
+            check_seconds=60, listener=self.publish, clock=clock, ticks=clock, locks=self.locks, files=files,
             commit=self.settings.commit.model_copy(update={"hold_seconds": 0.0}),  # its clock stands still
             most_replaces=lambda table: (
                 self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
@@ -154,7 +157,7 @@ class FollowedTable:
         )  # fmt: skip
         planner = TablePlanner(
             settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,
-            clock=clock, planned=lambda _: None, locks=self.locks,
+            clock=clock, planned=lambda _: None, locks=self.locks, files=files,
         )  # fmt: skip
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
         self.looker = Looker(
@@ -199,7 +202,7 @@ class FollowedTable:
         looked = self.looker.look(self._name, Asked(lane, self.now if lane is Lane.EVENT else None))
         assert looked.outcome in {Outcome.COUNTED, Outcome.UNCHANGED}, looked
         assert not looked.more, "a small local table is counted in one go"
-        for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
+        for debt in waiting(self.board.tables(), Holds(lambda: self.now), ()):
             commits = len(self.runs) + len(self.conversions)
             try:
                 self.worker.work(debt, lambda: False, Grant(), uncharged)

@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation
 from compactor.errors import InputError, LaterError, RetryError
 from compactor.events import CommitWaits, Event, RunSkipped
 from compactor.locks.flink_locks import Locks
-from compactor.runs.commit_hold import LOCKED_SECONDS
+from compactor.runs.commit_hold import WAIT_SECONDS
 from compactor.settings.locks import LockSettings
 from compactor.settings.tree import CommitSettings, Settings, load_settings
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars
@@ -218,7 +218,7 @@ def test_a_finished_rewrite_waits_for_the_lock(
         asked.append(True)
         if len(asked) == 2:
             database.lock("job-1")
-            service.now += LOCKED_SECONDS
+            service.now += WAIT_SECONDS + 2 * settings.commit.hold_seconds
         return Locks([database.settings()]).holder(TABLE)
 
     monkeypatch.setattr(locks, "holder", holder)

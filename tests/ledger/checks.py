@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from compactor.debt.ledger import unpack
 from compactor.events import LedgerUpdated
 from compactor.iceberg.tables import file_sizes
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import What
 from compactor.planning.tiered_policy import policy_of
 from compactor.table_names import TableName
 from tests.ledger.recount import Truth, Truths
@@ -82,13 +82,13 @@ def check_current(ledger: LedgerUnderTest, truths: Truths, name: TableName, tabl
     assert debt.manifests.manifests == truth.manifests, f"{name}: manifests"
     assert debt.acted_on is ledger.settings.tables.acts_on(name, table.properties)
     _check_times(debt, truth, table)
-    policy, declined = policy_of(values, sizes), ledger.board.declined(name, time.time())
+    policy, held = policy_of(values, sizes), ledger.board.holds.of(What.PARTITION, name)
     due = set()
     for key, counts in truth.counts(sizes.target).items():
         true = _counts(counts)
         judgement = policy.judge(true)  # no sequence has a policy by which idleness decides
-        known = declined.get(key)
-        refused = known is not None and (known.counts, known.judged, known.basis) == (true, judgement.why, debt.basis)
+        known = held.get(key)
+        refused = known is not None and known.basis == (true, judgement.why, debt.basis)
         if true.has_debt and judgement.due and not refused:
             due.add(key)
     shown = {key for key, partition in debt.partitions.items() if partition.due}

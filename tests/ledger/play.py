@@ -69,7 +69,7 @@ def _with_spark(
     settings = Settings(
         catalogs={CATALOG: properties}, spark={"master": "local[2]", "conf": conf}, commit={"hold_seconds": 0}
     )
-    stack.enter_context(patch.object(commit_hold, "LOCKED_SECONDS", 0.0))  # no other job publishes a branch
+    stack.enter_context(patch.object(commit_hold, "WAIT_SECONDS", 0.0))  # no other job publishes a branch
     session = spark_session(settings, "firnline-ledger-test")
     stack.callback(session.stop)
     cache, checkpoint = ManifestCache(1 << 24), f"file://{folder}/rewriting"

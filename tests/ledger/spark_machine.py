@@ -243,6 +243,7 @@ class SparkLedgerMachine(LedgerMachine):
             listener=ledger.published.append,
             clock=lambda: ledger.clock.wall,
             planned=ledger.ledger.driver.planned,
+            files=self.parts.rewriter.files,
         )
         worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.driver.look_soon)
         with self.refusal_counted():

@@ -15,6 +15,7 @@ from compactor.errors import RetryError
 from compactor.events import Event
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.holds import Holds
 from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
@@ -68,7 +69,7 @@ class LedgerUnderTest:
 
     def start(self) -> None:
         self._token += int(self._leased)
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(lambda: self.clock.wall))
         self.plans = ManifestCache(1 << 24)
         self.ledger = DriverLedger(
             settings=self.settings,

@@ -138,18 +138,20 @@ def never_found(original, table, snapshot, summary, sleep=None, attempts=1):
     "two runs of one table at once",
     "tests/unit/runs/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
 )
-def running_ones_too(original, tables, attempts, running, now):
-    return original(tables, attempts, frozenset(), now)
+def running_ones_too(original, tables, holds, running):
+    return original(tables, holds, ())
 
 
 @breaks(
     "lanes",
-    "compactor.runs.dispatcher:Attempt.settles",
+    "compactor.runs.dispatcher:settle",
     "our own commit makes a table due again",
     "tests/unit/runs/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
 )
-def nothing_settled(self, debt, now):
-    return False
+def nothing_settled(holds, debt):
+    from compactor.patience.holds import What  # noqa: PLC0415 - product code is there by now
+
+    holds.release(What.TABLE, debt.table)
 
 
 # --- outputs on record, the sweep, the lease ---

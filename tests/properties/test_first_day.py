@@ -11,8 +11,9 @@ import pytest
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import Holds
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
-from compactor.runs.dispatcher import Attempt, Dispatcher
+from compactor.runs.dispatcher import Dispatcher, settle
 from compactor.runs.usage import HOUR, Cost
 from compactor.runs.work_order import Limits
 from compactor.settings.limits import LimitSettings
@@ -67,10 +68,9 @@ class FirstDay:
     again: deque[tuple[float, TableDebt]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(lambda: self.now))
         self.dispatcher = Dispatcher(
             self.board, lambda *_: None, concurrent_runs=self.lanes, first_backoff_seconds=1.0, limits=self.limits,
-            clock=lambda: self.now,
         )  # fmt: skip
         for number in range(self.tables):
             files, size = self.chance.randrange(2, 200), self.chance.randrange(1, 4 * MEBIBYTE)
@@ -116,7 +116,8 @@ class FirstDay:
         run = Cost(done.table, self.now, spent)
         self.ends.append(run)
         self.dispatcher._charge(run.table, run.spent)
-        self.dispatcher._end(done.table, Attempt(settled=done))
+        settle(self.board.holds, done)
+        self.dispatcher._end(done.table)
         if int(done.table.name[1:]) < BUSY:
             self.again.append((self.now + 30, done))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Remainder, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import Holds, What
 from compactor.table_names import TableName
 
 TABLE = TableName("lake", ("db",), "events")
@@ -50,33 +49,24 @@ def test_a_table_with_nothing_else_due_is_no_longer_due() -> None:
     assert (found.due, found.due_since) == ((), None)
 
 
+def held(board: DebtBoard) -> set[PartitionKey]:
+    return {*board.holds.of(What.PARTITION, TABLE)}
+
+
 def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
-    board = DebtBoard()
+    now = 0.0
+    board = DebtBoard(Holds(lambda: now))
     board.put(debt())
     board.decline(debt(), {FIRST: "a page is damaged"}, until=100.0)
     board.decline(debt(), {SECOND: "left"}, selected={SECOND})
-    assert board.declined(TABLE, 99.9).keys() == {FIRST, SECOND}
+    now = 99.9
+    assert held(board) == {FIRST, SECOND}
     board.put(debt(snapshot_id=2))
     assert due(board) == set()
-    assert board.declined(TABLE, 100.0).keys() == {SECOND}
+    now = 100.0
+    assert held(board) == {SECOND}
     board.put(debt(snapshot_id=3))
     assert due(board) == {FIRST}
-
-
-def test_what_is_known_of_partitions_that_are_gone_is_dropped() -> None:
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left", SECOND: "left"})
-    board.forget_declined(TABLE, {SECOND})
-    assert board.declined(TABLE, 0.0).keys() == {FIRST}
-
-
-def test_a_clock_that_is_set_back_makes_no_decision_last_longer() -> None:
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "a page is damaged"}, until=4600.0, now=1000.0)
-    assert board.declined(TABLE, 1000.0).keys() == {FIRST}
-    assert board.declined(TABLE, 999.0).keys() == set()
 
 
 def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
@@ -97,20 +87,6 @@ def test_what_an_earlier_plan_declined_stays_so_unless_the_next_one_selects_it()
     board.decline(debt(), {}, selected={FIRST})
     board.put(debt(snapshot_id=3))
     assert due(board) == {FIRST}
-
-
-@pytest.mark.parametrize(("others", "kept"), [(Remainder(), set()), (Remainder(partitions=1), {FIRST})])
-def test_what_was_declined_is_forgotten_with_the_debt_of_its_partition(
-    others: Remainder, kept: set[PartitionKey]
-) -> None:
-    """A partition that has no object on the board may be one of the others."""
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left"})
-    left = replace(debt(2), partitions={SECOND: debt().partitions[SECOND]}, others=others)
-    board.put(left)
-    board.decline(left, {SECOND: "left"})
-    assert board.declined(TABLE, 0.0).keys() == kept | {SECOND}
 
 
 def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:

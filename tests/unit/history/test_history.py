@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from compactor.errors import InputError, RetryError
 from compactor.events import Event, HistoryWritten, LedgerUpdated, RunSkipped
-from compactor.history.appender import BACKOFF, Batches, History
+from compactor.history.appender import Batches, History
 from compactor.history.decisions import Decision
+from compactor.patience.backoff import LATER
 from compactor.settings.history import HistorySettings
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
@@ -54,8 +55,8 @@ def test_rows_from_before_the_clock_was_set_back_wait_no_longer_than_others() ->
     batch = batches.take()
     assert moments(batch[1]) == [day, 130.0]
     batches.failed(batch, day)
-    assert batches.due_in(160.0) == BACKOFF.first_seconds
-    assert batches.due_in(160.0 + BACKOFF.first_seconds) == 0.0
+    assert batches.due_in(160.0) == LATER.first_seconds
+    assert batches.due_in(160.0 + LATER.first_seconds) == 0.0
     batches.appended()
     batches.add(rows(200.0))
     assert batches.due_in(200.0) == SETTINGS.batch_seconds
@@ -84,12 +85,12 @@ def test_a_failed_batch_comes_again_as_it_was_after_a_pause_that_grows() -> None
         pauses.append(pause)
         now += pause
         assert (batches.due_in(now), batches.take()) == (0.0, batch)
-    assert pauses[:3] == [BACKOFF.first_seconds, 2 * BACKOFF.first_seconds, 4 * BACKOFF.first_seconds]
+    assert pauses[:3] == [LATER.first_seconds, 2 * LATER.first_seconds, 4 * LATER.first_seconds]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == BACKOFF.longest_seconds
+    assert pauses[-1] == LATER.longest_seconds
     batches.appended()
     batches.failed(batches.take(), now)
-    assert batches.due_in(now) == BACKOFF.first_seconds
+    assert batches.due_in(now) == LATER.first_seconds
 
 
 def test_memory_is_bounded_and_the_oldest_rows_go_but_not_those_on_their_way() -> None:

@@ -22,6 +22,7 @@ from compactor.events import (
     RunSkipped,
 )
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import Holds, Key, What
 from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
 from compactor.runs.work_order import Budget
@@ -340,3 +341,16 @@ def test_the_page_shows_what_is_paused_and_no_markup_of_its_reason(serve):
     document = json.loads(ask(server, "/api/v1/status")[2])
     assert document["pauses"][0]["glob"] == "db.he*"
     assert {one["table"]: one["paused"] for one in document["tables"]} == {"lake.db.free": False, "lake.db.held": True}
+
+
+def test_what_waits_is_shown_with_its_reason_and_its_end():
+    holds = Holds(lambda: 1000.0)
+    holds.hold(Key(What.TABLE, ORDERS), "<a lock> is held", until=1030.0)
+    holds.hold(Key(What.FILES, ORDERS, frozenset({"a", "b"})), "503", until=1010.0)
+    document = status_document(WELL, (), (), (), waits=holds.waits)
+    assert [(one["what"], one["part"], one["until"]) for one in document["waits"]] == [
+        ("files", "2 data files, e.g. a", 1010.0), ("table", "", 1030.0),
+    ]  # fmt: skip
+    page = status_page(document)
+    assert f"<td>table {ORDERS}</td>" in page
+    assert "&lt;a lock&gt; is held" in page

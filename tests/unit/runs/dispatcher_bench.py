@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import Hold, Holds, What
 from compactor.planning.budget import Charge, Grant, Spent
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.lifelines import Lifelines
@@ -37,7 +38,7 @@ class Bench:
         slots: SlotPool | None = None,
         limits: LimitSettings = LimitSettings(),  # noqa: B008
     ) -> None:
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(lambda: self.now))
         self.refused: set[str] = set()
         self.paused: set[str] = set()
         self.held_until = 0.0
@@ -54,7 +55,7 @@ class Bench:
         self._closing = False
         self._changed = threading.Condition()
         self.dispatcher = Dispatcher(
-            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
+            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10,
             slots=slots, may_start=lambda table: table.name not in self.refused,
             lifelines=self.lifelines, limits=Limits(limits), usage=self.usage,
             paused=lambda table: table.name in self.paused, held_until=lambda _table: self.held_until,
@@ -87,11 +88,15 @@ class Bench:
     def end(self, name: str, ending: Exception | None = None) -> None:
         """Let the running call of `name` end, and wait until the dispatcher has taken note."""
         table = debt(name).table
-        before = self.dispatcher._attempts.get(table)
+        before = self.ended(table)
         with self._changed:
             self._endings[name] = ending
             self._changed.notify_all()
-        self.until(lambda: self.dispatcher._attempts.get(table) is not before)
+        self.until(lambda: self.ended(table) is not before)
+
+    def ended(self, table: TableName) -> Hold | None:
+        """What the last run of the table has left."""
+        return self.board.holds.known(What.TABLE, table).get(None)
 
     def close(self) -> bool:
         """Let all calls end, also those that only begin now; whether the dispatcher has stopped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -11,9 +12,10 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.errors import LaterError, RetryError
+from compactor.patience.deadline import Deadline
 from compactor.planning.commit_timing import MOMENT
 from compactor.reasons import Reason
-from compactor.runs.commit_hold import LOCKED_SECONDS, SILENT_SECONDS, SLOW_SECONDS, CommitHold, Held, Silence
+from compactor.runs.commit_hold import SLOW_SECONDS, WAIT_SECONDS, CommitHold, Held, commit_deadline
 
 NOW = 1_700_000_000.0
 EVERY = 60.0
@@ -45,6 +47,7 @@ class Waiting:
     slow: float = 0.0
     frozen_after: Mapping[int, float] = field(default_factory=dict)
     stops_after: int = 10**9
+    ends: float = math.inf
     waits: int = 0
     moves: int = 0
 
@@ -60,7 +63,7 @@ class Waiting:
             moved=self._moved,
             waits=self.told.append,
             clock=lambda: self.day,
-            ticks=lambda: self.steady,
+            deadline=Deadline(self.ends, lambda: self.steady),
         )
 
     def _moved(self) -> None:
@@ -108,7 +111,7 @@ def test_a_clock_that_moves_between_two_lines_makes_no_silence() -> None:
         waiting.steady += 0.001
         return waiting.steady
 
-    assert replace(waiting.hold, ticks=ticks).wait(40.0).after_writer
+    assert replace(waiting.hold, deadline=Deadline(math.inf, ticks)).wait(40.0).after_writer
 
 
 def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
@@ -239,24 +242,15 @@ def test_older_metadata_is_no_commit() -> None:
 
 
 @pytest.mark.parametrize("set_back_after", [10**9, 3])
-def test_a_lock_is_waited_for_as_long_as_is_said(set_back_after: int) -> None:
+def test_a_lock_is_waited_for_until_the_deadline(set_back_after: int) -> None:
     waiting = Waiting(set_back_after, locked=True)
+    deadline = commit_deadline(60.0, lambda: waiting.steady)
     with pytest.raises(LaterError, match="another's turn") as error:
-        waiting.hold.until_our_turn()
+        replace(waiting.hold, deadline=deadline).until_our_turn()
     assert error.value.reason is Reason.FLINK_LOCK
-    assert waiting.steady == 5.0 + LOCKED_SECONDS
+    assert waiting.steady == 5.0 + WAIT_SECONDS + 120.0
 
 
-def test_an_answer_is_waited_for() -> None:
-    silence, now, pauses = Silence(), 100.0, list[float]()
-    error = RetryError("503", reason=Reason.CATALOG_UNAVAILABLE)
-    while (pause := silence.pause(error, now)) is not None:
-        pauses.append(pause)
-        now += pause
-    assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
-    assert SILENT_SECONDS <= sum(pauses) <= SILENT_SECONDS + 30
-
-
-@pytest.mark.parametrize("reason", [Reason.LEASE_LOST, Reason.COMMIT_REFUSED, Reason.COMMIT_FAILED, Reason.NO_SPACE])
-def test_what_does_not_pass_by_itself_ends_the_run(reason: Reason) -> None:
-    assert Silence().pause(RetryError("no", reason=reason), 0.0) is None
+def test_a_wait_for_a_writer_ends_at_the_deadline() -> None:
+    waiting = Waiting(ends=35.0)
+    assert waiting.hold.wait(40.0).seconds == 30.0

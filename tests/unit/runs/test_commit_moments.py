@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import random
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from compactor.patience.deadline import Deadline
 from compactor.runs.commit_hold import CommitHold
 
 OVERWRITE = Summary(Operation.OVERWRITE)
@@ -82,7 +84,7 @@ class Race:
             moved=lambda: None,
             waits=lambda _seconds: None,
             clock=lambda: now,
-            ticks=lambda: now,
+            deadline=Deadline(math.inf, lambda: now),
         )
         hold.wait(hold_seconds)
         return now + prepared_in

@@ -14,16 +14,16 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.iceberg.tables import TableMissingError
 from compactor.partitions import PartitionKey
-from compactor.patience.backoff import Backoff
+from compactor.patience.backoff import LATER
+from compactor.patience.holds import Holds, Key, What
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import (
-    LONGEST_BACKOFF_SECONDS,
     LONGEST_FRUITLESS_SECONDS,
-    Attempt,
     Dispatcher,
     Work,
-    after_failure,
-    after_later,
+    hold_failed,
+    hold_later,
+    settle,
     waiting,
 )
 from tests.unit.runs.dispatcher_bench import KEY, PATIENCE, Bench, debt
@@ -36,38 +36,53 @@ def names(chosen: list[TableDebt]) -> list[str]:
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
-def test_the_longest_waiting_table_comes_first_and_names_break_ties() -> None:
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def holds(clock: Clock) -> Holds:
+    return Holds(clock)
+
+
+def test_the_longest_waiting_table_comes_first_and_names_break_ties(holds: Holds) -> None:
     tables = (debt("a", since=30), debt("b", since=10), debt("d", since=20), debt("c", since=20))
-    assert names(waiting(tables, {}, frozenset(), 100)) == ["b", "c", "d", "a"]
+    assert names(waiting(tables, holds, ())) == ["b", "c", "d", "a"]
 
 
-def test_what_is_not_due_not_switched_on_or_running_waits_for_nothing() -> None:
+def test_what_is_not_due_not_switched_on_or_running_waits_for_nothing(holds: Holds) -> None:
     tables = (debt("idle", due=False), replace(debt("off"), acted_on=False), debt("running"), debt("ready"))
-    assert names(waiting(tables, {}, frozenset({debt("running").table}), 100)) == ["ready"]
+    assert names(waiting(tables, holds, {debt("running").table})) == ["ready"]
 
 
-def test_a_table_backs_off_until_its_moment() -> None:
-    attempts = {debt("a").table: Attempt(failures=1, not_before=50)}
-    assert waiting((debt("a"),), attempts, frozenset(), 49.9) == []
-    assert names(waiting((debt("a"),), attempts, frozenset(), 50)) == ["a"]
+def test_a_settled_table_waits_until_the_board_says_something_new(holds: Holds, clock: Clock) -> None:
+    settle(holds, debt("a"))
+    clock.now = 99.0
+    assert waiting((debt("a", since=7),), holds, ()) == [], "this waits for no time"
+    assert waiting((replace(debt("a"), stale="old", waiting_since=3.0),), holds, ()) == []
+    assert names(waiting((debt("a", snapshot=2),), holds, ())) == ["a"]
+    assert names(waiting((debt("a", small=9),), holds, ())) == ["a"]  # e.g. another target size
 
 
-def test_a_clock_that_is_set_back_holds_nobody_up() -> None:
-    failed = after_failure(Attempt(), 10_000, Backoff(10, LONGEST_BACKOFF_SECONDS))
-    waits = after_later(LaterError("a search was refused", seconds=3600.0), debt("a"), 10_000)
-    for attempt in (failed, waits, after_later(LaterError("another compactor"), debt("a"), 10_000)):
-        assert waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 10_001) == []
-        assert names(waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 9_999)) == ["a"]
-    settled = {debt("a").table: Attempt(settled=debt("a"))}
-    assert waiting((debt("a"),), settled, frozenset(), 9_999) == [], "this waits for no time"
-
-
-def test_a_settled_table_waits_until_the_board_says_something_new() -> None:
-    attempts = {debt("a").table: Attempt(settled=debt("a"))}
-    assert waiting((debt("a", since=7),), attempts, frozenset(), 100) == []
-    assert waiting((replace(debt("a"), stale="old", waiting_since=3.0),), attempts, frozenset(), 100) == []
-    assert names(waiting((debt("a", snapshot=2),), attempts, frozenset(), 100)) == ["a"]
-    assert names(waiting((debt("a", small=9),), attempts, frozenset(), 100)) == ["a"]  # e.g. another target size
+@pytest.mark.parametrize("seconds", [None, 3600.0])
+def test_a_table_that_is_left_to_others_waits_and_a_clock_that_is_set_back_holds_nobody_up(
+    holds: Holds, clock: Clock, seconds: float | None
+) -> None:
+    hold_later(holds, debt("a"), LaterError("another's turn", seconds=seconds))
+    most = LATER.longest_seconds if seconds is None else seconds
+    for now, ready in ((100.0, False), (99.9 + most, False), (100.0 + most, True), (99.0, True)):
+        clock.now = now
+        assert bool(waiting((debt("a"),), holds, ())) is ready
+    clock.now = 101.0
+    assert bool(waiting((debt("a", snapshot=2),), holds, ())) is (seconds is not None), "its change ends a wait for it"
 
 
 @given(
@@ -79,43 +94,48 @@ def test_nothing_ready_is_forgotten_and_nobody_is_overtaken(
     due: list[tuple[str, float]], running: set[str], pauses: dict[str, float]
 ) -> None:
     tables = tuple(debt(name, since=since) for name, since in due)
-    attempts = {debt(name).table: Attempt(not_before=moment) for name, moment in pauses.items()}
-    chosen = waiting(tables, attempts, frozenset(debt(name).table for name in running), 100)
+    holds = Holds(Clock())
+    for name, moment in pauses.items():
+        holds.hold(Key(What.TABLE, debt(name).table), "it failed", until=moment)
+    chosen = waiting(tables, holds, {debt(name).table for name in running})
     ready = {name for name, _ in due if name not in running and pauses.get(name, 0) <= 100}
     assert set(names(chosen)) == ready
     ages = [100 - (one.due_since or 0.0) for one in chosen]
     assert ages == sorted(ages, reverse=True)
 
 
-def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
-    attempt, pauses = Attempt(), []
-    for _ in range(12):
-        attempt = after_failure(attempt, 1000, Backoff(10, LONGEST_BACKOFF_SECONDS))
-        pauses.append(attempt.not_before - 1000)
-    assert pauses[:7] == [10, 20, 40, 80, 160, 320, LONGEST_BACKOFF_SECONDS]
-    assert pauses[-1] == LONGEST_BACKOFF_SECONDS
-    assert attempt.failures == 12
-    endless = after_failure(Attempt(failures=10**6), 0, Backoff(0.5, LONGEST_BACKOFF_SECONDS))
-    assert endless.not_before == LONGEST_BACKOFF_SECONDS
+def pauses(holds: Holds, clock: Clock, *took: float) -> list[float]:
+    """How long a table waits after runs in a row that fail after so many seconds."""
+    found = []
+    for seconds in took:
+        hold_failed(holds, debt("a"), "no answer", LATER, seconds)
+        (hold,) = holds.waits
+        found.append(hold.until - clock.now)
+        clock.now = hold.until
+    return found
 
 
-def test_a_run_that_fails_again_after_a_long_time_waits_as_long() -> None:
+def test_pauses_double_up_to_ten_minutes_and_success_forgets_them(holds: Holds, clock: Clock) -> None:
+    assert pauses(holds, clock, *[0.0] * 9) == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    settle(holds, debt("a"))
+    assert pauses(holds, clock, 0.0) == [10]
+
+
+def test_a_run_that_fails_again_after_a_long_time_waits_as_long(holds: Holds, clock: Clock) -> None:
     """A catalog that refuses the commits of a table: each attempt writes all outputs again."""
-    attempt, pauses = Attempt(), []
-    for took in (1800.0, 1800.0, 5.0, 100_000.0):
-        attempt = after_failure(attempt, 1000, Backoff(10, LONGEST_BACKOFF_SECONDS), took)
-        pauses.append(attempt.not_before - 1000)
-    assert pauses == [10, 1800, 40, LONGEST_FRUITLESS_SECONDS]
-    assert waiting((debt("a"),), {debt("a").table: attempt}, frozenset(), 1000 + LONGEST_FRUITLESS_SECONDS - 1) == []
+    assert pauses(holds, clock, 1800.0, 1800.0, 5.0, 100_000.0) == [10, 1800, 40, LONGEST_FRUITLESS_SECONDS]
 
 
-def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled() -> None:
+def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled(holds: Holds) -> None:
     asked = replace(debt("asked", due=False), requested=("",))
-    assert names(waiting((debt("a", since=10), asked), {}, frozenset(), 100)) == ["asked", "a"]
-    settled = {asked.table: Attempt(settled=asked)}
-    assert names(waiting((asked,), settled, frozenset(), 100)) == ["asked"]
-    assert waiting((asked,), {asked.table: Attempt(not_before=200)}, frozenset(), 100) == []
-    assert waiting((replace(asked, acted_on=False),), {}, frozenset(), 100) == []
+    assert names(waiting((debt("a", since=10), asked), holds, ())) == ["asked", "a"]
+    settle(holds, asked)
+    assert names(waiting((asked,), holds, ())) == ["asked"]
+    assert waiting((replace(asked, acted_on=False),), holds, ()) == []
+    hold_later(holds, asked, LaterError("a lock", seconds=60.0))
+    assert waiting((asked,), holds, ()) == []
+    (hold,) = holds.waits
+    assert hold.until == 110.0, "a moment"
 
 
 # --- the threads ------------------------------------------------------------------------------------------------------
@@ -128,10 +148,7 @@ def test_the_debt_of_a_table_that_has_left_the_board_is_not_kept(bench: Bench) -
     bench.end("fails", RetryError("a moment"))
     for name in ("dropped", "fails"):
         bench.board.forget(debt(name).table)
-    bench.put(debt("a"))
-    bench.called(3)
-    bench.end("a")
-    assert {table.name for table in bench.dispatcher._attempts} == {"a", "fails"}, "a back-off lasts"
+        assert not bench.board.holds.known(What.TABLE, debt(name).table)
 
 
 def test_one_lane_per_table_and_at_most_two_tables_at_once(bench: Bench) -> None:
@@ -283,7 +300,7 @@ def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Ben
     bench.put(debt("a"))
     bench.called(1)
     bench.end("a", LaterError("another compactor works on it"))
-    bench.now += LONGEST_BACKOFF_SECONDS - 1
+    bench.now += LATER.longest_seconds - 1
     bench.nothing_more(1)
     bench.now += 1
     bench.dispatcher.wake()

@@ -10,6 +10,7 @@ import pytest
 from compactor.debt.board import DebtBoard
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import RetryError, StoppedError
+from compactor.patience.holds import Holds
 from compactor.planning.budget import Spent
 from compactor.runs.dispatcher import Dispatcher, Work
 from compactor.runs.lifelines import ABANDONED_SECONDS
@@ -166,13 +167,12 @@ def test_what_a_run_cost_counts_whatever_became_of_it(bench: Bench, ending: Exce
 
 def test_a_restart_does_not_give_the_budget_anew() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=100))
-    board = DebtBoard()
+    board = DebtBoard(Holds(lambda: 100.0))
     board.put(debt("a"))
     started = threading.Event()
     hour = HourOfUsage([Cost(debt("b").table, 90.0, Spent(99, commits=1))])
     dispatcher = Dispatcher(
         board, lambda *_: started.set(), concurrent_runs=1, first_backoff_seconds=10, limits=limits, usage=hour,
-        clock=lambda: 100.0,
     )  # fmt: skip
     dispatcher.start()
     assert not started.wait(0.1)

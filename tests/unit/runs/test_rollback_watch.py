@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.errors import RetryError
+from compactor.patience.deadline import Deadline
 from compactor.runs.rollback_watch import LOOK_SECONDS, RollbackWatch
 
 NOW = 1_700_000_000.0
@@ -36,6 +37,7 @@ class Watched:
     stops_at: int = 10**9
     day: float = NOW
     steady: float = 5.0
+    left: float = 600.0
     waits: int = 0
     unreadable: bool = False
 
@@ -49,7 +51,7 @@ class Watched:
             stopped=self._stopped,
             moved=lambda: None,
             clock=lambda: self.day,
-            ticks=lambda: self.steady,
+            deadline=Deadline.after(self.left, lambda: self.steady, "the commit"),
         )
         return watch.rolled_back(OURS, (PARENT,), most_seconds)
 
@@ -118,3 +120,9 @@ def test_a_run_that_must_stop_watches_no_longer() -> None:
     watched = Watched(stops_at=2)
     assert not watched.rolled_back()
     assert watched.waits == 2
+
+
+def test_a_watch_ends_at_the_deadline_of_the_commit() -> None:
+    watched = Watched(left=10.0)
+    assert not watched.rolled_back()
+    assert watched.waits == 10.0 / LOOK_SECONDS

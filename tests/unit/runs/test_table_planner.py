@@ -14,6 +14,7 @@ from compactor.errors import StoppedError
 from compactor.events import RunFailed
 from compactor.iceberg.tables import TableMissingError
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.holds import What
 from compactor.runs.table_planner import TablePlanner
 from compactor.table_names import TableName
 from tests.properties.table_history import NAME
@@ -118,4 +119,4 @@ def test_more_partitions_than_the_board_keeps_are_planned_once(tmp_path: Path, m
     for category in "bcdef":
         scene.history.append_unreal(category, [10] * 5)
     assert plans_of(scene, [], sweeps=8) == 3
-    assert len(scene.board.declined(NAME, 0.0)) == 5
+    assert len(scene.board.holds.of(What.PARTITION, NAME)) == 5

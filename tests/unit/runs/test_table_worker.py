@@ -27,6 +27,7 @@ from compactor.events import (
 from compactor.iceberg.other_compactors import DAY_SECONDS, OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import What
 from compactor.planning.budget import COMMIT_CALLS, NO_GRANT, Charge, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.inventory import take_inventory
@@ -34,7 +35,7 @@ from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
 from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
-from compactor.runs.given_up_files import AGAIN_SECONDS, GivenUp, GivenUpFiles
+from compactor.runs.file_holds import HOUR, UNANSWERED, FileHolds
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, NotTriedError, RunResult
 from compactor.runs.table_planner import TablePlanner
@@ -60,27 +61,28 @@ class Searching:
     made: list[Conversion]
     outcome: Outcome
 
-    def __init__(self, _tools: Any, table: Any, conversion: Conversion, run_id: str, _switches: Any, charge: Any):
-        self.table, self.conversion, self.run_id, self.charge = table, conversion, run_id, charge
-        self.refused: tuple[GivenUp, ...] = ()
+    def __init__(self, tools: Any, table: Any, conversion: Conversion, run_id: str, _switches: Any, charge: Any):
+        self.tools, self.table, self.conversion, self.run_id, self.charge = tools, table, conversion, run_id, charge
+        self.refused = False
+
+    def fails(self, searches: int, error: FirnlineError) -> None:
+        self.refused = True
+        files = [file.entry.path for search in self.conversion.searches[:searches] for file in search]
+        self.tools.worker.planner.files.note(self.table, [(files, error)], What.SEARCH)
 
     def convert(self) -> ConversionResult:
         Searching.made.append(self.conversion)
         return Searching.outcome(self)
 
 
-def paths(searches: tuple[Any, ...]) -> frozenset[str]:
-    return frozenset(file.entry.path for search in searches for file in search)
-
-
 def refused(one: Searching) -> ConversionResult:
-    one.refused = (GivenUp(paths(one.conversion.searches[:1]), WHY),)
+    one.fails(1, GiveUpError(WHY))
     one.charge(Spent(bytes=70))
     return ConversionResult(NAME, one.run_id, 1, deletes_left=1, why=WHY)
 
 
 def given_up(one: Searching) -> ConversionResult:
-    one.refused = (GivenUp(paths(one.conversion.searches[:1]), "a page is damaged"),)
+    one.fails(1, GiveUpError("a page is damaged"))
     raise GiveUpError("a page is damaged")
 
 
@@ -97,7 +99,7 @@ def replanned(_one: Searching) -> ConversionResult:
 
 
 def silent(one: Searching) -> ConversionResult:
-    one.refused = (GivenUp(paths(one.conversion.searches), "503"),)
+    one.fails(9, RetryError("503"))
     raise RetryError("503")
 
 
@@ -138,6 +140,7 @@ class Working:
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
             board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
+            files=FileHolds(self.scene.board.holds),
         )  # fmt: skip
         rewriter: Any = self
         self.worker = RewriteWorker(planner, rewriter, announce=self.announce)
@@ -156,6 +159,8 @@ class Working:
             if not self.hopeless.isdisjoint(DroppedGroup(each, GiveUpError("")).paths)
         ]
         if dropped:
+            failed = [(each.paths, each.error) for each in dropped]
+            self.worker.planner.files.note(plan.table, failed, What.FILES)
             raise NoGroupLeftError(dropped)
         after = 2 if self.rewrites else None
         groups = tuple(map(merged, plan.groups)) if self.rewrites else ()
@@ -202,7 +207,7 @@ def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_mer
         working.scene.history.append_unreal("a", [10])
         working.delete_by_value()
     assert len(working.of(PartitionsSkipped)) >= 4, "each time that the conversion is due, it is said why it waits"
-    working.scene.now += AGAIN_SECONDS
+    working.scene.now += HOUR
     working.work()
     assert (len(Searching.made), len(working.plans)) == (2, 6)
     assert working.announced == 0
@@ -241,22 +246,6 @@ def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypat
     assert (Searching.made, len(working.plans)) == ([], 1)
 
 
-def test_the_dispatcher_is_told_when_a_refused_search_may_be_tried_again(tmp_path: Path) -> None:
-    """Else an idle table would wait for its next commit."""
-    working = Working(tmp_path, refused)
-    working.work()
-    working.scene.now += 600
-    working.delete_by_value()
-    working.work()
-    assert [(later.reason, later.seconds) for later in working.later] == [
-        ("conversion_refused", AGAIN_SECONDS), ("conversion_refused", AGAIN_SECONDS - 600),
-    ]  # fmt: skip
-    working.scene.now += AGAIN_SECONDS
-    Searching.outcome = staticmethod(done)
-    working.work()
-    assert (len(working.later), len(working.of(EqualityDeletesConverted))) == (2, 1)
-
-
 def declined_at_first(working: Working) -> set[PartitionKey]:
     """The partitions with equality deletes, after a run whose plan selected none of them."""
     working.work()
@@ -270,7 +259,7 @@ def declined_at_first(working: Working) -> set[PartitionKey]:
 def test_a_refused_search_in_an_idle_partition_is_repeated_although_its_files_are_left_alone(tmp_path: Path) -> None:
     working = Working(tmp_path, refused, min_input_files=50)
     partitions = declined_at_first(working)
-    working.scene.now += AGAIN_SECONDS - 1
+    working.scene.now += HOUR - 1
     working.scene.look()
     assert not partitions & {each.key for each in working.scene.debt().due}
     working.scene.now += 1
@@ -286,7 +275,7 @@ def test_deletes_of_a_file_that_is_listed_twice_are_left_alone_until_they_change
     again = next(file.entry.path for each in files for file in each)
     working.scene.history.append_unreal("a", [10], path=again)
     declined_at_first(working)
-    working.scene.now += AGAIN_SECONDS
+    working.scene.now += HOUR
     declined_at_first(working)
     (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "conversion_refused"]
     assert f"{again} is listed twice" in skipped.partitions[0].why
@@ -362,15 +351,6 @@ def test_manifests_that_were_not_tried_stay_due(
     assert working.of(ManifestsRewritten) == working.of(RunFailed) == []
 
 
-def test_a_merge_of_other_files_does_not_repeat_a_refused_search(tmp_path: Path) -> None:
-    table, searches = Working(tmp_path, refused).scene.history.view(), GivenUpFiles()
-    searches.note(table, [GivenUp(frozenset({"damaged", "merged"}), WHY)], 100.0)
-    assert searches.of(table, {"damaged", "new"}, 200.0) == {"damaged": WHY, "merged": WHY}
-    assert searches.seconds_left(table.name, 200.0) == AGAIN_SECONDS - 100
-    assert searches.of(table, {"new"}, 200.0) == {}
-    assert searches.seconds_left(table.name, 200.0) is None
-
-
 def test_a_refused_conversion_is_said_and_counted_once_for_each_search(tmp_path: Path) -> None:
     working = Working(tmp_path, refused)
     for _ in range(3):
@@ -417,7 +397,8 @@ def test_other_partitions_are_still_converted(tmp_path: Path) -> None:
     working.delete_by_value("b")
     working.work()
     assert [[len(search) for search in made.searches] for made in Searching.made] == [[2], [2]]
-    assert paths(Searching.made[0].searches).isdisjoint(paths(Searching.made[1].searches))
+    first, second = ({file.entry.path for files in made.searches for file in files} for made in Searching.made)
+    assert first.isdisjoint(second)
     assert Searching.made[1].refused == 1
     assert (len(working.of(EqualityDeletesConverted)), working.announced, len(working.plans)) == (1, 1, 1)
 
@@ -576,21 +557,25 @@ def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: P
     working.work()
     after = paths_of(working.plans[-1])[partition]
     assert (len(after), after & before) == (2, set())
-    working.scene.now += AGAIN_SECONDS
+    working.scene.now += HOUR
     working.scene.history.append_unreal("b", [10])
     with pytest.raises(NoGroupLeftError):
         working.work()
     assert len(paths_of(working.plans[-1])[partition]) == 5, "and now and then it is tried again"
 
 
-@pytest.mark.parametrize("error", [RetryError("503"), NotTriedError(), GiveUpError("damaged too")])
+@pytest.mark.parametrize(
+    "error", [ReplanError("overtaken"), NotTriedError("it was not tried"), GiveUpError("damaged too")]
+)
 def test_groups_that_wait_for_the_next_run_do_not_wait_for_one_of_their_partition_that_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
 ) -> None:
     working = Working(tmp_path, refused)
     working.scene.history.append_unreal("b", [10, 10, 10, 10])
-    (planned,) = (each for each in working.plan_now().groups if each.file_group.key.values == '["b"]')
+    plan = working.plan_now()
+    (planned,) = (each for each in plan.groups if each.file_group.key.values == '["b"]')
     files = planned.file_group.files
+    lost_files = [file.entry.path for file in files[:2]]
     halves = [replace(planned.file_group, tasks=(half,)) for half in (files[:2], files[2:])]
     lost, other = (replace(planned, file_group=half) for half in halves)
     dropped = (DroppedGroup(lost, GiveUpError("a page is damaged")), DroppedGroup(other, error))
@@ -598,7 +583,8 @@ def test_groups_that_wait_for_the_next_run_do_not_wait_for_one_of_their_partitio
     monkeypatch.setattr(Working, "run", lambda *_, **__: result)
     working.work()
     working.scene.look()
-    waits = not isinstance(error, GiveUpError)
+    working.worker.planner.files.note(plan.table, [(lost_files, dropped[0].error)], What.FILES)
+    waits = isinstance(error, ReplanError)
     key = planned.file_group.key
     assert (key in {each.key for each in working.scene.debt().due}) == waits
     if waits:
@@ -619,10 +605,10 @@ def test_files_that_were_given_up_in_an_idle_partition_are_tried_again_after_an_
     if planned_without:
         working.scene.history.append_unreal("b", [10])
         working.work()
-    working.scene.now += AGAIN_SECONDS / 2
+    working.scene.now += HOUR / 2
     working.scene.look()
     assert partition not in {each.key for each in working.scene.debt().due}
-    working.scene.now += AGAIN_SECONDS / 2
+    working.scene.now += HOUR / 2
     working.scene.look()
     assert partition in {each.key for each in working.scene.debt().due}
     with pytest.raises(NoGroupLeftError):
@@ -669,19 +655,20 @@ def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_
 
 
 @pytest.mark.parametrize("commits", [0, 1])
-def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_given_up_once_one_is_committed(
+def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_tried_again_after_a_while(
     tmp_path: Path, commits: int
 ) -> None:
+    """A rewrite that is committed shows that catalog and store are well."""
     working = Working(tmp_path, silent)
     working.commits = commits
-    for times in (1, 2):
+    for times, searched in ((1, 1), (2, 1), (3, 2)):
         working.scene.history.append_unreal("b", [10, 10])
-        with nullcontext() if commits else pytest.raises(RetryError, match="503"):
+        is_first = times != 2
+        with pytest.raises(RetryError, match="503") if is_first and not commits else nullcontext():
             working.work()
-        assert len(working.plans) == times
-    assert len(Searching.made) == (1 if commits else 2)
-    assert [later.reason for later in working.later] == [Reason.CONVERSION_REFUSED] * 2 * commits
-    assert [event.stage for event in working.of(RunFailed)] == ["convert"] * len(Searching.made)
+        assert (len(working.plans), len(Searching.made)) == (times, searched)
+        working.scene.now += 1 if times == 1 else UNANSWERED.first_seconds
+    assert [event.stage for event in working.of(RunFailed)] == ["convert"] * 2
 
 
 def test_a_conversion_whose_commit_got_no_answer_gives_up_no_search(tmp_path: Path) -> None:

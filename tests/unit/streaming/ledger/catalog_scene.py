@@ -7,6 +7,7 @@ from typing import Any
 
 from compactor.errors import RetryError
 from compactor.iceberg.tables import KnownVersion, TableMissingError
+from compactor.patience.holds import Holds
 from compactor.reasons import Reason
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
@@ -46,7 +47,9 @@ class CatalogScene:
     def __init__(self, shard: Shard = EVERYTHING, **sections: Any) -> None:
         sections = {"tables": {"include": ["*"]}, **sections}
         catalog = {"type": "sql", "uri": "sqlite://", "warehouse": "file:///nowhere"}
-        self.tables = Tables(Settings(catalogs={"lake": catalog}, **sections), ("lake", "other"), shard)
+        self.tables = Tables(
+            Settings(catalogs={"lake": catalog}, **sections), ("lake", "other"), Holds(lambda: self.now), shard
+        )
         self.lake = self.tables.catalogs["lake"]
         self.now = START
         self.behind = False

@@ -18,6 +18,7 @@ from compactor.events import Event, LedgerUpdated, TableLooked
 from compactor.iceberg.namespaces import Namespace
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableView, Unchanged
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.holds import Holds
 from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
 from compactor.table_names import TableName
@@ -116,7 +117,7 @@ class Scene:
             catalogs={"lake": self.properties, **sections.pop("more_catalogs", {})}, **{**SWITCHED_ON, **sections}
         )
         self.catalogs = CountedCatalogs(self.settings.catalogs)
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(lambda: self.now))
         self.published: list[Event] = []
         self.wakes = 0
         self.now = NOW
@@ -137,14 +138,14 @@ class Scene:
             writer=self.writer,
             clock=lambda: self.now,
         )
-        tables = Tables(self.settings, self.catalogs.names)
+        tables = Tables(self.settings, self.catalogs.names, self.board.holds)
         self.driver = TableDriver(tables, self.looker, clock=lambda: self.now, ticks=lambda: self.now)
         self.lake: CatalogTables = tables.catalogs["lake"]
         reads_since_last_time()
 
     def restart(self) -> None:
         self.database.close()
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(lambda: self.now))
         self.start()
 
     def _wake(self) -> None:

@@ -20,6 +20,7 @@ from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.patience.holds import What
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.partition_judge import PartitionJudge
 from compactor.planning.policy import AgeOf, Choice, Judgement, unknown_age
@@ -275,9 +276,9 @@ def test_a_declined_partition_without_debt_is_forgotten_although_others_have_no_
     monkeypatch.setattr(Shortlist, "joined", lambda lists: real(lists, 1))
     all_seen = replace(writing.count(1, {1: 5, 2: 5, 3: 5}, whole=True), partitions=due_of(writing, keys))
     writing.board.decline(all_seen, dict.fromkeys(keys, "not worth it"))
-    assert writing.board.declined(TABLE, writing.now).keys() == set(keys)
+    assert writing.board.holds.of(What.PARTITION, TABLE).keys() == set(keys)
     assert writing.count(2, {2: 5, 3: 5}, whole=True).others.partitions == 1
-    assert writing.board.declined(TABLE, writing.now).keys() == set(keys[1:])
+    assert writing.board.holds.of(What.PARTITION, TABLE).keys() == set(keys[1:])
 
 
 def due_of(writing: Writing, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, PartitionDebt]:

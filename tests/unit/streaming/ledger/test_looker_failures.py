@@ -275,7 +275,7 @@ def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: 
 
     monkeypatch.setattr(scene.database, "save", full)
     assert scene.look().outcome is Outcome.UNREADABLE
-    assert scene.record().not_before == scene.now + 15.0
+    assert scene.record().not_before == scene.now + 10.0
 
 
 # --- saved counts -----------------------------------------------------------------------------------------------------
