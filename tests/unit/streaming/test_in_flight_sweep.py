@@ -72,7 +72,7 @@ def test_the_sweeps_outlive_an_error(scene: Scene, error: Exception) -> None:
         scene.now += PAUSE_SECONDS
 
 
-def test_a_catalog_whose_breaker_is_open_is_not_asked(scene: Scene) -> None:
+def test_a_catalog_that_does_not_answer_is_not_asked(scene: Scene) -> None:
     scene.silent.add(TABLE.catalog)
     scene.released.set()
     scene.sweep.check()
