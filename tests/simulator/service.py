@@ -25,10 +25,12 @@ from compactor.iceberg.tables import TableView, file_sizes
 from compactor.lease.owner import Owner
 from compactor.lease.right import CommitRight
 from compactor.partitions import PartitionKey
+from compactor.patience.holds import Holds
 from compactor.planning.budget import Charge, Grant
 from compactor.planning.partition_judge import judge_of
 from compactor.runs import dispatcher as dispatcher_module
 from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.file_holds import FileHolds
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
@@ -96,7 +98,8 @@ class Service:
         world, step = self.world, self.step
         self.catalogs = SimulatedCatalogs(world, step)
         self.cache = SimulatedCache(world)
-        self.board = DebtBoard()
+        self.board = DebtBoard(Holds(self._now))
+        files = FileHolds(self.board.holds)
         self.records = InFlightRecords(f"file://{self.folder}", self.owner, LEASE_SECONDS, self._now)
         self.right = CommitRight(deployment="here", confirm=self._confirm, lost=self._lost)
         session: Any = SimulatedSession(world, self._load, step)
@@ -117,6 +120,7 @@ class Service:
             ticks=self._now,
             right=self.right,
             lifelines=lifelines,
+            files=files,
             most_replaces=lambda table: (
                 self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
             ),
@@ -128,6 +132,7 @@ class Service:
             board=self.board,
             listener=publish,
             clock=self._now,
+            files=files,
             planned=lambda _table: None,
             owns=lambda _table: self.life.enabled,
         )
@@ -139,7 +144,6 @@ class Service:
             concurrent_runs=2,
             first_backoff_seconds=RETRY_SECONDS,
             slots=slots,
-            clock=self._now,
             ticks=self._now,
             paused=lambda _table: self.life.paused,
             lifelines=lifelines,
