@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -15,8 +15,6 @@ _SLUG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}")
 
 # Table names are unbounded. Only gauges read from the debt board carry them: those series vanish with their table.
 _PER_TABLE = ("catalog", "table")
-# `spec` separates partitions that have the same text under two partition specs of one table.
-_PER_PARTITION = ("table", "spec", "partition", "bucket")
 
 
 class Kind(StrEnum):
@@ -58,14 +56,3 @@ gauge = partial(MetricDefinition, Kind.GAUGE)
 histogram = partial(MetricDefinition, Kind.HISTOGRAM)
 table_gauge = partial(gauge, labels=_PER_TABLE)
 engine_counter = partial(counter, labels=("engine", "reason"))
-
-
-def of_partition(table_metric: MetricDefinition) -> MetricDefinition:
-    """The same gauge for the worst partitions of all tables."""
-    return replace(
-        table_metric,
-        name=table_metric.name.replace("_table_", "_partition_"),
-        labels=_PER_PARTITION,
-        meaning=table_metric.meaning.replace(" of the table.", " of one of the fleet's worst partitions."),
-        remedy="Shows only the partitions with the most small files. `firnline plan` shows all partitions of a table.",
-    )

@@ -1,4 +1,4 @@
-"""Gauges of rewrite slots and of the cluster, read at scrape time; a host's series vanish with the host."""
+"""Gauges of rewrite slots, read at scrape time, and what the status page shows of the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import itemgetter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from metrics import capacity_definitions as d
+from metrics.capacity_definitions import SLOT_METRICS
 from metrics.metric_definition import MetricDefinition
 
 MAX_HOSTS = 100
@@ -27,7 +27,6 @@ class SlotUse:
         waiting_runs: Runs that wait for a slot.
         cores: Tasks that all executors run at once.
         host_tasks: Running tasks by host, with those of the stream.
-        shortage_seconds: How long work has waited without any executor.
     """
 
     slots: int = 0
@@ -36,7 +35,6 @@ class SlotUse:
     cores: int = 0
     executors: int = 0
     host_tasks: Mapping[str, int] = field(default_factory=dict)
-    shortage_seconds: float = 0.0
 
 
 def bounded(host_tasks: Mapping[str, int], most: int = MAX_HOSTS) -> list[tuple[str, int]]:
@@ -56,25 +54,16 @@ class SlotCollector(Collector):
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Families without samples: registration must not ask Spark."""
-        return [_family(definition) for definition in COLLECTED_SLOTS]
+        return [_family(definition) for definition in SLOT_METRICS]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All gauge families with their current values."""
         use = self._use()
-        values = (use.slots, use.in_use, use.waiting_runs, use.cores, use.executors, use.shortage_seconds)
-        for definition, value in zip(_VALUES, values, strict=True):
+        for definition, value in zip(SLOT_METRICS, (use.slots, use.in_use), strict=True):
             family = _family(definition)
             family.add_metric((), value)
             yield family
-        hosts = _family(d.HOST_TASKS)
-        for host, tasks in bounded(use.host_tasks):
-            hosts.add_metric((host,), tasks)
-        yield hosts
 
 
 def _family(definition: MetricDefinition) -> GaugeMetricFamily:
     return GaugeMetricFamily(definition.name, definition.meaning, labels=definition.labels)
-
-
-_VALUES = (d.SLOTS, d.SLOTS_IN_USE, d.SLOT_WAITING_RUNS, d.EXECUTOR_CORES, d.EXECUTORS, d.NO_EXECUTOR_SECONDS)
-COLLECTED_SLOTS = (*_VALUES, d.HOST_TASKS)

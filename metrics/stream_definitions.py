@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from metrics.metric_definition import MetricDefinition, counter, gauge, histogram
+from metrics.metric_definition import MetricDefinition, counter, gauge
 
 EVENTS = counter(
     "firnline_events_total",
     "Commit events that reached the ledger, by source.",
     "Flat while writers commit: check the delivery of events. Sweeps find the missed commits.",
-    labels=("source",),
-)
-EVENT_AGE_SECONDS = histogram(
-    "firnline_event_age_seconds",
-    "Age of the oldest event of a micro-batch when it was received, by source: from the event's own timestamp.",
-    "High with a small lag: the source sends its events late, or its clock is wrong.",
-    labels=("source",),
-)
-LAST_EVENT_TIMESTAMP_SECONDS = gauge(
-    "firnline_last_event_timestamp_seconds",
-    "Time at which the last event of a source was received, since the epoch.",
-    "Old while its tables are written to: the source has fallen silent. See unannounced commits.",
     labels=("source",),
 )
 UNANNOUNCED_COMMITS = counter(
@@ -30,13 +18,6 @@ UNANNOUNCED_COMMITS = counter(
     "commits of the table since the service started.",
     "Grows: the source has fallen silent, or one of the table's writers announces nothing. Check the listener or "
     "reporter of each, its topic and its permissions.",
-    labels=("source",),
-)
-UNRESOLVED_LOCATIONS = counter(
-    "firnline_unresolved_locations_total",
-    "Folders of metadata files named by events, in which no table of the catalogs keeps its metadata. Each counts "
-    "again after a day.",
-    "Expected if the bucket holds tables of other catalogs. Otherwise add their catalog to `catalogs`.",
     labels=("source",),
 )
 HTTP_EVENTS = counter(
@@ -59,18 +40,6 @@ DEAD_LETTERS = counter(
     "Events that cannot be used; each is sent to the dead-letter topic.",
     "Read the dead-letter topic: the header firnline.reason of each message says why the event cannot be used.",
     labels=("reason",),
-)
-BATCH_SECONDS = histogram(
-    "firnline_batch_seconds",
-    "Duration of micro-batches.",
-    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch, or add cores.",
-    labels=("query",),
-)
-BATCH_INPUT_ROWS = counter(
-    "firnline_batch_input_rows_total",
-    "Rows read by micro-batches.",
-    "Far above the events by source: many duplicates, or messages of other systems on the topic.",
-    labels=("query",),
 )
 LAST_BATCH_TIMESTAMP_SECONDS = gauge(
     "firnline_last_batch_timestamp_seconds",
@@ -95,15 +64,10 @@ EVENTS_LOST = counter(
 
 STREAM_METRICS: Final[tuple[MetricDefinition, ...]] = (
     EVENTS,
-    EVENT_AGE_SECONDS,
-    LAST_EVENT_TIMESTAMP_SECONDS,
     UNANNOUNCED_COMMITS,
-    UNRESOLVED_LOCATIONS,
     HTTP_EVENTS,
     EVENT_LAG_OFFSETS,
     DEAD_LETTERS,
-    BATCH_SECONDS,
-    BATCH_INPUT_ROWS,
     LAST_BATCH_TIMESTAMP_SECONDS,
     STREAM_ENDS,
     EVENTS_LOST,

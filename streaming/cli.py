@@ -117,11 +117,11 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
 
 def _set_up_logging(config: Path | None, *, verbose: bool) -> None:
     """As the settings say, or by default if they are invalid: the command that needs them reports the error."""
-    from compactor.settings.tree import LogSettings, load_settings  # noqa: PLC0415 - start-up time: `--help`
+    from compactor.settings.tree import LogSettings, load_with_sources  # noqa: PLC0415 - start-up time: `--help`
     from streaming.logs.set_up import set_up_logging  # noqa: PLC0415
 
     try:
-        log = load_settings(config).logging
+        log = load_with_sources(config).settings.logging
     except InputError:
         log = LogSettings()
     set_up_logging(log, verbose=verbose)

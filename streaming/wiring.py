@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compactor.commit.in_flight import InFlightRecords
@@ -33,6 +32,11 @@ from compactor.spark.cluster import STREAM_CORES, ClusterWatch, SparkExecutors
 from compactor.spark.shipped_modules import check_executors
 from compactor.table_names import TableName
 from streaming.version import VERSION
+
+LEASE_SECONDS = 60.0
+"""A process that is silent for so long is dead; its outputs may be swept. A busy one may be silent for some seconds."""
+CHECK_SECONDS = 15.0
+"""Between checks of `firnline.enabled` during a rewrite."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,15 +152,15 @@ def rewriting(
         return work.policy.for_table(table.name, table.properties).consecutive_replaces
 
     slots, cluster = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
-    records = in_flight_records(settings, checkpoint, clock)
+    records = in_flight_records(checkpoint, clock)
     rewriter = Rewriter(
         session,
         catalogs,
         cache,
         records,
         slots=slots,
-        lease_seconds=service.lease_seconds,
-        check_seconds=service.switch_check_seconds,
+        lease_seconds=LEASE_SECONDS,
+        check_seconds=CHECK_SECONDS,
         commit=settings.commit,
         listener=listener,
         clock=clock,
@@ -179,12 +183,12 @@ def check_turn(settings: Settings, table: TableView) -> None:
     Turns(settings, ignore, time.time, Locks(settings.locks)).check(table, requested=True)
 
 
-def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
+def in_flight_records(checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
     """The in-flight records beside the checkpoint; without one, in the user's state folder."""
     folder = f"{checkpoint}/in-flight"
     if not checkpoint:
         folder = f"file://{user_folder('XDG_STATE_HOME', '.local/state')}/firnline/in-flight"
-    return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
+    return InFlightRecords(folder, Owner.this_process(), LEASE_SECONDS, clock)
 
 
 def history_of(
@@ -206,9 +210,7 @@ def manifest_disk(settings: WorkSettings) -> ManifestDisk | None:
     service = settings.service
     if not service.manifest_disk_bytes:
         return None
-    own = user_folder("XDG_CACHE_HOME", ".cache") / "firnline" / "manifests"
-    folder = Path(service.manifest_disk_folder) if service.manifest_disk_folder else own
-    return ManifestDisk(folder, service.manifest_disk_bytes)
+    return ManifestDisk(user_folder("XDG_CACHE_HOME", ".cache") / "firnline" / "manifests", service.manifest_disk_bytes)
 
 
 def manifest_cache(settings: Settings, listener: Listener = ignore) -> ManifestCache:

@@ -42,6 +42,9 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 LOGGED = 10  # outputs that a log line names
+GRACE_SECONDS = 2700.0
+"""After the start of a run that has ended, until its table, if it is not under its name any more, is searched under
+others: it may have been renamed. No time decides whether outputs are deleted."""
 SETTLE_SECONDS = 600.0
 """Between a run's commit and the first look whether it was rolled back for a writer that was under way."""
 MOST_SETTLE_SECONDS = 7 * 86_400.0

@@ -24,6 +24,8 @@ from compactor.reasons import Reason
 
 JOBS_PER_CORE: Final = 2
 """Spark always has a task that waits: no core is idle, and a cluster that grows with its tasks does."""
+JOB_BYTES: Final = 256 * 1024 * 1024
+"""From which executors decode: about 400,000 files, or one to two seconds of the driver's cores."""
 MOST_JOBS: Final = 16
 """The driver holds so many batches at most that its caches do not have yet."""
 SCHEDULER_POOL: Final = "rewrite"
@@ -35,7 +37,7 @@ class ReadOnExecutors:
     """A `Reader` that starts Spark jobs to read at least `from_bytes`; smaller reads run in this process."""
 
     session: SparkSession
-    from_bytes: int
+    from_bytes: int = JOB_BYTES
 
     def __call__(self, io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
         """One Spark job of one task per batch. The next is started when a batch is taken: the driver never holds all.

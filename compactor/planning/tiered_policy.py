@@ -2,8 +2,7 @@
 
 Merging by tiers rewrites each byte a bounded number of times for any arrival of files; merging at a fixed count does
 not. Additional rewrites, outside of these bounds: settling merges of partitions that no writer has committed to for a
-while, rewrites that apply deletes, and the user's limits (`max_small_files`, `max_small_bytes`,
-`max_small_file_age_seconds`).
+while, rewrites that apply deletes, and the user's limits (`max_small_files`, `max_small_file_age_seconds`).
 """
 
 from __future__ import annotations
@@ -31,6 +30,9 @@ from compactor.planning.policy import (
     unknown_age,
 )
 from compactor.settings.policy import PolicyValues
+
+SETTLE_GROWTH = 2.0
+"""`growth` of the merge of an idle partition: it leaves out a file larger than all the others together."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class TieredPolicy:
         if count >= self.values.min_input_files:
             return everything[:count], f"{count} small files are {self.values.growth:g} times the largest of them"
         if idle_seconds >= self.values.settle_after_seconds:
-            count = longest_prefix(ascending, self.values.settle_growth)
+            count = longest_prefix(ascending, SETTLE_GROWTH)
             if count:
                 return everything[:count], f"{count} small files, no commit for {idle_seconds:.0f} s"
         return [], self._why_not(len(sizes))
@@ -174,8 +176,6 @@ class TieredPolicy:
             return f"{files} small files reach the target together"
         if values.max_small_files is not None and files >= values.max_small_files:
             return f"{files} small files, limit {values.max_small_files}"
-        if values.max_small_bytes is not None and total >= values.max_small_bytes:
-            return f"{total} bytes in small files, limit {values.max_small_bytes}"
         return f"{files} small files, forced" if self.force else None
 
     def _tiers_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
@@ -183,7 +183,7 @@ class TieredPolicy:
         if small < FEWEST_TO_MERGE:
             return None
         grown = small >= values.min_input_files and may_have_prefix(counts.small_sizes, values.growth)
-        idle = idle_seconds >= values.settle_after_seconds and may_have_prefix(counts.small_sizes, values.settle_growth)
+        idle = idle_seconds >= values.settle_after_seconds and may_have_prefix(counts.small_sizes, SETTLE_GROWTH)
         return all_reasons(
             f"{small} small files, some of them {values.growth:g} times the largest of these" if grown else None,
             f"{small} small files, no commit for {values.settle_after_seconds:.0f} s" if idle else None,

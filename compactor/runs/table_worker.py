@@ -79,7 +79,7 @@ class RewriteWorker:
     """Rewrites what is due: first data files, then manifests.
 
     A writer's commit is followed by one of them. Where files are due after each, manifests that have been due for
-    `manifests.wait_seconds` go first once.
+    an hour go first once.
     """
 
     planner: TablePlanner

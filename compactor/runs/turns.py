@@ -68,7 +68,7 @@ def writer_first(table: TableView, most: int | None, run_id: str) -> LaterError 
 def _waits_for_a_writer(table: TableView, seconds: float) -> LaterError:
     return LaterError(
         f"{table.name} waits for another writer's commit before the next replace snapshot "
-        "(policy.consecutive_replaces, manifests.wait_seconds)",
+        "(firnline.policy.consecutive_replaces; an hour between merges of manifests and rewrites)",
         reason=Reason.REPLACES_IN_A_ROW,
         seconds=seconds,
     )

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
-from compactor.settings.section import KeyProblemError, Section
+from compactor.settings.section import KeyProblemError, Section, fixed
 from compactor.settings.texts import Glob, Topic, VariableName, address_problem
 from compactor.settings.units import Seconds
 
@@ -26,19 +26,25 @@ class HookSettings(Section):
         description="Globs of tables ([catalog.]namespace.table) for which the hook is called.",
     )
     topic: Topic = Field(default="firnline.compacted", description="Topic of a `kafka` hook. Created if it is missing.")
-    uri: str = Field(default="", description="Address of Trino: http(s)://host:8080.")
-    user: str = Field(default="firnline", description="User name for Trino.")
+    uri: str = Field(
+        default="",
+        description="Address of Trino: http(s)://host:8080, or with a user name: http(s)://user@host:8080. Without "
+        "one, statements run as user firnline.",
+    )
     password_env: VariableName = Field(
         default="", description="Environment variable with the password. Empty: no password."
     )
-    catalog: str = Field(default="", description="The catalog's name in Trino. Empty: its name in firnline's settings.")
     statement: str = Field(
         default="",
         description="Statement to run, with {catalog}, {namespace}, {name} and {table} (the quoted full name). "
-        "Required for Trino, which has no general one.",
+        "Required for Trino, which has no general one. {catalog} is the name in `catalogs`: write Trino's own name if "
+        "that is another.",
     )
-    timeout_seconds: Seconds = Field(
-        default=10.0, gt=0, le=3600, description="Seconds for one attempt. There are three attempts."
+    timeout_seconds: Seconds = fixed(
+        10.0,
+        "Seconds for one attempt. There are three attempts.",
+        gt=0,
+        le=3600,
     )
 
     @model_validator(mode="after")

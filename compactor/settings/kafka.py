@@ -79,14 +79,9 @@ class KafkaSettings(Section):
     commit_topics: tuple[CommitTopic, ...] = Field(
         default=(),
         examples=['["control-iceberg", {topic: polaris-catalog-events, format: polaris}, {pattern: "lake-.*"}]'],
-        description="More topics with commit events, of catalogs, stores and sinks; they are only read. Each is a "
+        description="More topics with commit events, of catalogs, stores and sinks (control topics of Iceberg's Kafka "
+        "Connect sinks: `iceberg.control.topic`); they are only read: a sink fails on a foreign record. Each is a "
         "name, or a map with `topic` or `pattern`, and `format`. firnline waits for a topic that does not exist yet.",
-    )
-    control_topics: tuple[Topic, ...] = Field(
-        default=(),
-        examples=['["control-iceberg"]'],
-        description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`). They are read like "
-        "`commit_topics`, and never written to, because a sink fails on a foreign record.",
     )
     catalog_names: Properties = Field(
         default_factory=dict,
@@ -99,12 +94,6 @@ class KafkaSettings(Section):
     dead_letter_topic: Topic = Field(
         default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."
     )
-    consumer_group: str = Field(
-        default="",
-        max_length=249,
-        description="Consumer group to which the offsets are committed that the stream has read, for lag monitors. "
-        "Nothing reads them back. Empty: `firnline-` and the commit topic.",
-    )
     options: Properties = Field(
         default_factory=dict,
         examples=["{security.protocol: SASL_SSL}"],
@@ -113,21 +102,13 @@ class KafkaSettings(Section):
         "AWS_MSK_IAM need `sasl.jaas.config`, and their libraries on the class path and in Python. Give certificates "
         "as PEM files: `ssl.truststore.location` with `ssl.truststore.type: PEM`.",
     )
-    max_events_per_batch: int = Field(
-        default=2_000,
-        ge=1,
-        description="Most events of a micro-batch. Limits how long an event waits for the batch before it: 2,000 "
-        "events take 0.3 s of processor time, if each has 1 MB about 10 s. Memory does not depend on it. Raise it if "
-        "more events arrive in `service.trigger_seconds`.",
-    )
 
     @model_validator(mode="after")
-    def _control_topics_are_only_read(self) -> KafkaSettings:
-        for key, names in self._only_read().items():
-            written = {self.commit_topic, self.dead_letter_topic} & {*names}
-            if written:
-                found = f"firnline writes to {written.pop()}; a sink fails on records of others: name other topics"
-                raise KeyProblemError((key,), found)
+    def _other_topics_are_only_read(self) -> KafkaSettings:
+        written = {self.commit_topic, self.dead_letter_topic} & {each.topic for each in self.commit_topics}
+        if written:
+            found = f"firnline writes to {written.pop()}; a sink fails on records of others: name other topics"
+            raise KeyProblemError(("commit_topics",), found)
         if self.commit_topic == self.dead_letter_topic:
             found = f"{self.commit_topic} is the commit_topic; name another topic"
             raise KeyProblemError(("dead_letter_topic",), found)
@@ -136,34 +117,25 @@ class KafkaSettings(Section):
     @model_validator(mode="after")
     def _each_topic_is_named_once(self) -> KafkaSettings:
         """Of two items for one topic only the first would count, and the format of the other would be ignored."""
-        places: dict[tuple[str | int, ...], str] = {
-            **{("control_topics", number): f"topic {each}" for number, each in enumerate(self.control_topics)},
-            **{
-                ("commit_topics", number): f"topic {each.topic}" if each.topic else f"pattern {each.pattern}"
-                for number, each in enumerate(self.commit_topics)
-            },
-        }
         named: set[str] = set()
-        for key, what in places.items():
+        for number, each in enumerate(self.commit_topics):
+            what = f"topic {each.topic}" if each.topic else f"pattern {each.pattern}"
             if what in named:
-                raise KeyProblemError(key, f"{what} is named twice; name it once, in commit_topics with its format")
+                raise KeyProblemError(
+                    ("commit_topics", number), f"{what} is named twice; name it once, with its format"
+                )
             named.add(what)
         return self
-
-    def _only_read(self) -> dict[str, tuple[str, ...]]:
-        named = tuple(each.topic for each in self.commit_topics if each.topic)
-        return {"control_topics": self.control_topics, "commit_topics": named}
 
     @property
     def topics(self) -> tuple[CommitTopic, ...]:
         """All topics of commit events with their formats; the commit topic first."""
-        sinks = (CommitTopic(topic=each) for each in self.control_topics)
-        return (CommitTopic(topic=self.commit_topic), *sinks, *self.commit_topics)
+        return (CommitTopic(topic=self.commit_topic), *self.commit_topics)
 
     @property
     def offsets_group(self) -> str:
         """The consumer group for lag monitors."""
-        return self.consumer_group or f"firnline-{self.commit_topic}"
+        return f"firnline-{self.commit_topic}"
 
     @property
     def named_topics(self) -> tuple[str, ...]:

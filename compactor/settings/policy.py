@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -16,7 +16,7 @@ from pydantic import (
 
 from compactor.settings.allowed import nearest
 from compactor.settings.problems import checked
-from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
+from compactor.settings.section import MEBIBYTE, Section, fixed
 from compactor.settings.texts import FILTER, Glob
 from compactor.settings.units import Bytes, Seconds
 from compactor.table_names import TableName
@@ -36,20 +36,22 @@ class PolicyValues(Section):
         default="table",
         description="Target size of a file, or `table`: its write.target-file-size-bytes (512 MiB if not set).",
     )
-    min_file_size_ratio: float = Field(
-        default=0.75, gt=0, le=1, description="A file below this fraction of the target is small. 0.75 as in Spark."
+    min_file_size_ratio: float = fixed(
+        0.75,
+        "A file below this fraction of the target is small. 0.75 as in Spark.",
+        gt=0,
+        le=1,
     )
-    min_file_size: Bytes | None = Field(
-        default=None,
+    min_file_size: Bytes | None = fixed(
+        None,
+        "The same threshold as a size, below the target. If set, replaces min_file_size_ratio. 0: no file is small.",
         ge=0,
-        description="The same threshold as a size, below the target. If set, replaces min_file_size_ratio. 0: no file "
-        "is small.",
     )
-    max_file_size: Bytes | None = Field(
-        default=None,
+    max_file_size: Bytes | None = fixed(
+        None,
+        "Most bytes of an output of several files, above the target. Larger files are never split. Unset: 180 % of "
+        "the target, as in Spark.",
         ge=1,
-        description="Most bytes of an output of several files, above the target. Larger files are never split. Unset: "
-        "180 % of the target, as in Spark.",
     )
     min_input_files: int = Field(
         default=5,
@@ -57,46 +59,53 @@ class PolicyValues(Section):
         description="`threshold`: small files that make a file group due. `tiered`: fewest files of one merge. 5 as in "
         "Spark; 1 means 2.",
     )
-    max_file_group_size: Bytes = Field(
-        default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one file group. 100 GiB as in Spark."
-    )
-    max_file_group_input_files: int | None = Field(
-        default=None, ge=1, description="Most input files of one file group. Unset (no limit) as in Spark."
-    )
-    max_files_to_rewrite: int | None = Field(
-        default=None,
+    max_file_group_size: Bytes = fixed(
+        100 * 1024 * MEBIBYTE,
+        "Most input bytes of one file group. 100 GiB as in Spark.",
         ge=1,
-        description="Most input files of one run; the next run takes the rest. 1: only files that are due by "
-        "themselves. Unset (no limit) as in Spark.",
     )
-    rewrite_job_order: JobOrder = Field(
-        default="none",
-        description="Order of the file groups of a run, by input bytes or files. Matters if the run commits in parts "
-        "or is limited. `none` (as in Spark): by partition.",
-    )
-    delete_file_threshold: int = Field(
-        default=2**31 - 1,
+    max_file_group_input_files: int | None = fixed(
+        None,
+        "Most input files of one file group. Unset (no limit) as in Spark.",
         ge=1,
-        description="Delete files applying to a data file that make it due. Off (2^31 - 1) as in Spark.",
     )
-    delete_ratio_threshold: float = Field(
-        default=0.3, gt=0, le=1, description="Fraction of deleted rows that makes a data file due. 0.3 as in Spark."
+    max_files_to_rewrite: int | None = fixed(
+        None,
+        "Most input files of one run; the next run takes the rest. 1: only files that are due by themselves. Unset "
+        "(no limit) as in Spark.",
+        ge=1,
     )
-    carried_delete_ratio: float = Field(
-        default=0.125,
+    rewrite_job_order: JobOrder = fixed(
+        "none",
+        "Order of the file groups of a run, by input bytes or files. Matters if the run commits in parts or is "
+        "limited. `none` (as in Spark): by partition.",
+    )
+    delete_file_threshold: int = fixed(
+        2**31 - 1,
+        "Delete files applying to a data file that make it due. Off (2^31 - 1) as in Spark.",
+        ge=1,
+    )
+    delete_ratio_threshold: float = fixed(
+        0.3,
+        "Fraction of deleted rows that makes a data file due. 0.3 as in Spark.",
+        gt=0,
+        le=1,
+    )
+    carried_delete_ratio: float = fixed(
+        0.125,
+        "Fraction of deleted rows up to which a rewrite copies row groups and deletes the rows in the output (a "
+        "vector on V3, a position delete file on V2) instead of decoding the files. At most half of "
+        "`delete_ratio_threshold` counts, or the output would soon be due again. 0: every rewrite leaves deleted "
+        "rows out, as Spark's action.",
         ge=0,
         le=1,
-        description="Fraction of deleted rows up to which a rewrite copies row groups and deletes the rows in the "
-        "output (a vector on V3, a position delete file on V2) instead of decoding the files. At most half of "
-        "`delete_ratio_threshold` counts, or the output would soon be due again. 0: every rewrite leaves deleted rows "
-        "out, as Spark's action.",
     )
-    equality_delete_threshold: int = Field(
-        default=10,
+    equality_delete_threshold: int = fixed(
+        10,
+        "Equality delete files applying to a data file that make it due; a large file needs more, one for each 8 "
+        "MiB. 10: a scan of one column then takes 2.0 to 3.4 times as long (docs/planning.md), and PyIceberg cannot"
+        " read the table. Spark's action has no such rule.",
         ge=1,
-        description="Equality delete files applying to a data file that make it due; a large file needs more, one for "
-        "each 8 MiB. 10: a scan of one column then takes 2.0 to 3.4 times as long (docs/planning.md), and PyIceberg "
-        "cannot read the table. Spark's action has no such rule.",
     )
     convert_equality_deletes: int | None = Field(
         default=None,
@@ -126,67 +135,48 @@ class PolicyValues(Section):
         description="`tiered`: seconds without a commit after which the remaining small files of a partition are "
         "merged. Choose more than the interval of the writers' commits, or every commit is followed by such a merge.",
     )
-    settle_growth: float = Field(
-        default=2.0,
-        gt=1,
-        description="`tiered`: `growth` for that last merge. 2 leaves out a file larger than all the others together.",
-    )
-    max_small_files: int | None = Field(
-        default=None,
+    max_small_files: int | None = fixed(
+        None,
+        "`tiered`: number of small files from which all of a partition are merged. Unset: off.",
         ge=2,
-        description="`tiered`: number of small files from which all of a partition are merged. Unset: off.",
     )
-    max_small_bytes: Bytes | None = Field(
-        default=None,
-        ge=1,
-        description="`tiered`: bytes of small files from which all of a partition are merged. Unset: off.",
-    )
-    max_small_file_age_seconds: Seconds | None = Field(
-        default=None,
+    max_small_file_age_seconds: Seconds | None = fixed(
+        None,
+        "Age in seconds of the oldest small file from which all small files of a partition are merged. A rewritten "
+        "file is as old as the newest commit that it can contain. Costs a plan of the partition after each commit, "
+        "because the ledger does not know ages. Unset: off.",
         gt=0,
-        description="Age in seconds of the oldest small file from which all small files of a partition are merged. A "
-        "rewritten file is as old as the newest commit that it can contain. Costs a plan of the partition after each "
-        "commit, because the ledger does not know ages. Unset: off.",
     )
-    consecutive_replaces: int | None = Field(
-        default=None,
-        ge=1,
-        description="`replace` snapshots that may follow one another before another writer commits, for tables with "
-        "readers that accept no more (1: incremental views of StarRocks). What is due then waits, also a request; a "
-        "run makes no more commits than are left. `replace` snapshots that may have expired, or that the catalog does "
+    consecutive_replaces: int | None = fixed(
+        None,
+        "`replace` snapshots that may follow one another before another writer commits, for tables with readers "
+        "that accept no more (1: incremental views of StarRocks). What is due then waits, also a request; a run "
+        "makes no more commits than are left. `replace` snapshots that may have expired, or that the catalog does "
         "not list (Nessie), count as so many. Unset: no limit.",
+        ge=1,
     )
     where: str | None = Field(
         default=None,
         description="Rewrite only partitions that can contain rows matching this filter (docs/where.md), e.g. "
         "`day >= '2024-01-01'`. Set it for single tables: `policy.tables.<name>.where`. Unset: all partitions.",
     )
-    prune_files: bool = Field(
-        default=False,
-        description="With a filter, also skip files whose column bounds exclude every row of it, as Spark's action "
-        "does. Reads the manifests' statistics. Off: chosen partitions are compacted as a whole, which leaves fewer "
-        "files.",
+    prune_files: bool = fixed(
+        False,
+        "With a filter, also skip files whose column bounds exclude every row of it, as Spark's action does. Reads "
+        "the manifests' statistics. Off: chosen partitions are compacted as a whole, which leaves fewer files.",
     )
-    skip_newer_than_seconds: Seconds = Field(
-        default=0.0,
+    skip_newer_than_seconds: Seconds = fixed(
+        0.0,
+        "Skip partitions with a commit in the last so many seconds; a later sweep finds them again. For partitions "
+        "whose writers would conflict with a rewrite. 0: off.",
         ge=0,
-        description="Skip partitions with a commit in the last so many seconds; a later sweep finds them again. For "
-        "partitions whose writers would conflict with a rewrite. 0: off.",
     )
-    min_row_group_size: Bytes = Field(
-        default=4 * MEBIBYTE,
+    min_row_group_size: Bytes = fixed(
+        4 * MEBIBYTE,
+        "Average bytes of a row group below which row groups are decoded and joined instead of copied: copied row "
+        "groups keep their size, and tiny ones make every later scan slower.",
         ge=0,
-        description="Average bytes of a row group below which row groups are decoded and joined instead of copied: "
-        "copied row groups keep their size, and tiny ones make every later scan slower.",
     )
-
-    @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        if isinstance(self.target_file_size, int):
-            problem = self.unfit_for(self.target_file_size)
-            if problem is not None:
-                raise KeyProblemError((problem[0],), problem[1])
-        return self
 
     def unfit_for(self, target: int) -> tuple[str, str] | None:
         """The key of a size that does not go with a target of so many bytes, and why; None if all do, as in Spark."""
@@ -224,6 +214,11 @@ class PolicyOverride(PolicyValues):
             return given
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that are set."""
+        return {key: getattr(self, key) for key in self.model_fields_set}
+
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A default would read, and load again, as an override."""
@@ -239,23 +234,13 @@ class PolicySettings(PolicyValues):
     )
     _where_is_a_filter = field_validator("where")(_check_filter)
 
-    @model_validator(mode="after")
-    def _sizes_of_tables_fit(self) -> Self:
-        for glob, override in self.tables.items():
-            values = self.model_copy(update=override.model_dump())
-            target = values.target_file_size
-            problem = values.unfit_for(target) if isinstance(target, int) else None
-            if problem is not None:
-                raise KeyProblemError(("tables", glob, problem[0]), problem[1])
-        return self
-
     def for_table(self, table: TableName, properties: Mapping[str, str] | None = None) -> PolicyValues:
         """The values of one table: its properties `firnline.policy.<key>` win over the file.
 
         Ignores properties that cannot be used; `refused_properties` lists them.
         """
-        values = self.model_dump(exclude={"tables"})
-        override = next((each.model_dump() for glob, each in self.tables.items() if table.matches(glob)), {})
+        values = {key: getattr(self, key) for key in PolicyValues.model_fields}
+        override = next((each.given for glob, each in self.tables.items() if table.matches(glob)), {})
         own, _ = _of_properties(properties or {})
         return PolicyValues.model_construct(**(values | override | own))  # all are checked already
 

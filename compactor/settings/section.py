@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from compactor.settings.allowed import is_number
@@ -12,6 +13,19 @@ from compactor.settings.origins import Key, dotted
 from compactor.whole_numbers import LARGEST
 
 MEBIBYTE = 1024 * 1024
+
+
+def fixed(default: Any, why: str, **limits: Any) -> Any:
+    """A value of a section that no file and no variable sets, because nobody would. `why`: the reason of the value.
+
+    What single tables or runs may want else, table properties `firnline.policy.<key>` and `--option` set.
+    """
+    return Field(default, description=why, exclude=True, **limits)
+
+
+def is_setting(field: FieldInfo) -> bool:
+    """Whether a file or a variable sets this value."""
+    return not field.exclude
 
 
 class KeyProblemError(ValueError):

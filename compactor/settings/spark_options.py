@@ -82,8 +82,8 @@ OPTIONS: Final = (
     ),
     SparkOption(
         IN_PARTS, "false",
-        note="`false`: one commit (`commit.max_commits: 1`). `true`: at most partial-progress.max-commits. Without "
-        "this option, `commit.groups` and `commit.bytes` decide; a small run is one commit.",
+        note="`false`: one commit. `true`: at most partial-progress.max-commits. Without "
+        "this option, a commit has at most 1,000 file groups and 100 GiB of input.",
     ),
     SparkOption(MOST_COMMITS, MOST_COMMITS_DEFAULT, "commit.max_commits", note=f"With {IN_PARTS}=true."),
     SparkOption(

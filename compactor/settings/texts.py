@@ -129,10 +129,6 @@ def _filter(text: str) -> str | None:
     return None
 
 
-def _absolute_path(text: str) -> str | None:
-    return None if text.startswith("/") else "is not an absolute path: write e.g. /var/cache/firnline"
-
-
 def address_problem(text: str, schemes: tuple[str, ...], example: str) -> str | None:
     """What keeps `text` from being an address (scheme://host, with or without a port and a path); None: nothing."""
     known = " or ".join(f"{scheme}://" for scheme in schemes)
@@ -155,7 +151,6 @@ TopicPattern = Annotated[str, Form("a regular expression", _topic_pattern, may_b
 Glob = Annotated[str, GLOB]
 Brokers = Annotated[str, Form("addresses host:port, separated by commas", _brokers, may_be_empty=True)]
 Checkpoint = Annotated[str, Form("a URI or an absolute path", _checkpoint, may_be_empty=True)]
-AbsolutePath = Annotated[str, Form("an absolute path", _absolute_path, may_be_empty=True)]
 Master = Annotated[
     str,
     Form(

@@ -14,6 +14,7 @@ Sizes are bytes, or have a unit (`512MB`, `512MiB`); times are seconds, or have 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -37,13 +38,15 @@ from compactor.settings.locks import LockSettings
 from compactor.settings.origins import CONFIG_FILE_VARIABLE, Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
-from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
-from compactor.settings.texts import AbsolutePath, Checkpoint, Glob, Master
+from compactor.settings.removed import drop_removed
+from compactor.settings.section import MEBIBYTE, KeyProblemError, Section, fixed
+from compactor.settings.texts import Checkpoint, Glob, Master
 from compactor.settings.units import Bytes, Seconds
 from compactor.settings.yaml_file import read_file
 from compactor.shards import Shard
 from compactor.table_names import TableName
 
+LOG: Final = logging.getLogger("firnline")
 GLOBS = ['["db.*"]']
 
 
@@ -122,28 +125,32 @@ OTHERS_PROPERTY: Final = re.compile(
 class CommitSettings(Section):
     """How many commits a run makes, and when."""
 
-    groups: int = Field(default=1000, ge=1, description="File groups per commit. A larger run commits several times.")
-    bytes: Bytes = Field(
-        default=100 * 1024 * MEBIBYTE,
+    groups: int = fixed(
+        1000,
+        "File groups per commit. A larger run commits several times.",
         ge=1,
-        description="Input bytes per commit. Limits the work that a crash or a conflict can waste. 100 GiB, the "
-        "largest file group by default.",
     )
-    max_commits: int | None = Field(
-        default=None,
+    bytes: Bytes = fixed(
+        100 * 1024 * MEBIBYTE,
+        "Input bytes per commit. Limits the work that a crash or a conflict can waste. 100 GiB, the largest file "
+        "group by default.",
         ge=1,
-        description="Most commits of one run. Its file groups are spread evenly over them; `groups` and `bytes` are "
-        "then ignored. 1: all or nothing. Unset: no limit.",
     )
-    max_failed_commits: int = Field(
-        default=0,
+    max_commits: int | None = fixed(
+        None,
+        "Most commits of one run. Its file groups are spread evenly over them; `groups` and `bytes` are then "
+        "ignored. 1: all or nothing. Unset: no limit.",
+        ge=1,
+    )
+    max_failed_commits: int = fixed(
+        0,
+        "Commits of one run that may fail before it ends; their file groups are left to the next run. 0: after the "
+        "first, since what fails a commit usually fails the next one.",
         ge=0,
-        description="Commits of one run that may fail before it ends; their file groups are left to the next run. 0: "
-        "after the first, since what fails a commit usually fails the next one.",
     )
-    snapshot_properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Properties for the summary of each snapshot that rewrites or converts files, e.g. {team: ingest}.",
+    snapshot_properties: dict[str, str] = fixed(
+        {},
+        "Properties for the summary of each snapshot that rewrites or converts files, e.g. {team: ingest}.",
     )
     hold_seconds: Seconds = Field(
         default=60.0,
@@ -184,24 +191,24 @@ class ManifestSettings(Section):
     """When the manifests of a table are merged. This never runs beside a rewrite of the table's data files."""
 
     rewrite: bool = Field(default=True, description="Whether the service merges manifests.")
-    min_count: int = Field(
-        default=100,
-        ge=2,
-        description="Manifests of one partition spec from which they are merged. 100, the default of Iceberg's "
+    min_count: int = fixed(
+        100,
+        "Manifests of one partition spec from which they are merged. 100, the default of Iceberg's "
         "commit.manifest.min-count-to-merge, from which Iceberg's own writers merge.",
+        ge=2,
     )
-    min_reduction: float = Field(
-        default=4.0,
+    min_reduction: float = fixed(
+        4.0,
+        "Merge only if the number of manifests falls by at least this factor (at commit.manifest.target-size-bytes "
+        "each), because a merge reads and writes all of them.",
         gt=1,
-        description="Merge only if the number of manifests falls by at least this factor (at "
-        "commit.manifest.target-size-bytes each), because a merge reads and writes all of them.",
     )
-    wait_seconds: Seconds = Field(
-        default=3600.0,
+    wait_seconds: Seconds = fixed(
+        3600.0,
+        "How long a merge of manifests waits for another writer's commit after a rewrite of files, and a rewrite of"
+        " files after a merge of manifests: some incremental readers (StarRocks) give up at two `replace` snapshots"
+        " in a row. 3600: a table that nobody writes to is in no hurry.",
         ge=0,
-        description="How long a merge of manifests waits for another writer's commit after a rewrite of files, and a "
-        "rewrite of files after a merge of manifests: some incremental readers (StarRocks) give up at two `replace` "
-        "snapshots in a row. 3600: a table that nobody writes to is in no hurry.",
     )
 
 
@@ -224,13 +231,6 @@ class ServiceSettings(Section):
         description="Tables of one catalog that the ledger looks at concurrently: its calls to the catalog at a time. "
         "Each catalog has its own threads, so a catalog that does not answer delays no other.",
     )
-    trigger_seconds: Seconds = Field(
-        default=1.0,
-        gt=0,
-        le=3600,
-        description="Micro-batch interval: an event waits half of it on average. Without events, 1 s costs 0.7 % of a "
-        "core, 0.5 s 1 %, 0.25 s 1.5 %.",
-    )
     sweep_seconds: Seconds = Field(
         default=300.0,
         gt=0,
@@ -247,9 +247,6 @@ class ServiceSettings(Section):
         "later. 200: such a call costs a catalog few milliseconds, and 10,000 tables are looked at in 50 s. A start "
         "looks at all tables at once.",
     )
-    switch_check_seconds: Seconds = Field(
-        default=15.0, gt=0, le=60, description="Interval of checks of `firnline.enabled` during a rewrite."
-    )
     concurrent_runs: int = Field(
         default=16,
         ge=1,
@@ -257,12 +254,12 @@ class ServiceSettings(Section):
         "are rewrite slots (at least two) plan or wait without one, so a small machine has fewer. 16 keeps a cluster "
         "busy while some runs plan or commit; more would only fill the driver's memory with plans.",
     )
-    max_concurrent_file_group_rewrites: int | None = Field(
-        default=None,
+    max_concurrent_file_group_rewrites: int | None = fixed(
+        None,
+        "Rewrite slots that a run holds at the same time; each writes one output file. The name is that of Spark's "
+        "option (5 there). Never more than there are slots (cores of the executors less one for the stream). Unset:"
+        " all slots, shared fairly with other runs.",
         ge=1,
-        description="Rewrite slots that a run holds at the same time; each writes one output file. The name is that of "
-        "Spark's option (5 there). Never more than there are slots (cores of the executors less one for the stream). "
-        "Unset: all slots, shared fairly with other runs.",
     )
     shard: str = Field(
         default="",
@@ -271,45 +268,18 @@ class ServiceSettings(Section):
         "to 3. Each takes care of its part of the tables, and needs a checkpoint of its own. Empty: this service takes "
         "care of all tables.",
     )
-    retry_seconds: Seconds = Field(
-        default=10.0, gt=0, le=600, description="First back-off of a failed table. Doubles up to 10 min."
-    )
-    manifests_per_batch: int = Field(
-        default=500, ge=1, description="Manifests that one look at a table may read; the next look continues."
+    manifests_per_batch: int = fixed(
+        500,
+        "Manifests that one look at a table may read; the next look continues.",
+        ge=1,
     )
     manifest_cache_bytes: Bytes = Field(
         default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests. A million files take half of it."
     )
-    manifest_disk_bytes: Bytes = Field(
-        default=1024 * MEBIBYTE,
+    manifest_disk_bytes: Bytes = fixed(
+        1024 * MEBIBYTE,
+        "Bytes on local disk for decoded manifests. They survive a restart; processes of one host share them. 0: none.",
         ge=0,
-        description="Bytes on local disk for decoded manifests. They survive a restart; processes of one host share "
-        "them. 0: none.",
-    )
-    manifest_job_bytes: Bytes = Field(
-        default=256 * MEBIBYTE,
-        ge=0,
-        description="Bytes of manifests from which executors decode them, if Spark is not local. The default is about "
-        "400,000 files, or one to two seconds of the driver's cores.",
-    )
-    manifest_disk_folder: AbsolutePath = Field(
-        default="", description="Their folder. Empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
-    )
-    worst_partitions: int = Field(
-        default=20, ge=0, description="Partitions with metric series: those with most small files."
-    )
-    lease_seconds: Seconds = Field(
-        default=60.0,
-        ge=10,
-        le=3600,
-        description="A process silent for this time is dead; its outputs may be swept. A busy process may be silent "
-        "for some seconds.",
-    )
-    grace_seconds: Seconds = Field(
-        default=2700.0,
-        gt=1800,
-        description="Seconds after the start of a run that has ended until its table, if it is not under its name any "
-        "more, is searched under others: it may have been renamed. No time decides whether outputs are deleted.",
     )
 
     @field_validator("shard")
@@ -394,6 +364,8 @@ class Loaded:
 
     settings: Settings
     sources: Sources
+    removed: tuple[str, ...] = ()
+    """What to say of keys that are no settings any more."""
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -402,7 +374,10 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
     Raises:
         InputError: the file is missing or not YAML, or a key is unknown or its value invalid. The message names it.
     """
-    return load_with_sources(path, environment).settings
+    loaded = load_with_sources(path, environment)
+    for notice in loaded.removed:
+        LOG.warning("%s", notice)
+    return loaded.settings
 
 
 def load_with_sources(path: Path | None, environment: Mapping[str, str] | None = None) -> Loaded:
@@ -410,12 +385,13 @@ def load_with_sources(path: Path | None, environment: Mapping[str, str] | None =
     sources = read_file(path) if path else Sources()
     variables = os.environ if environment is None else environment
     put_environment(sources, variables, Settings.model_fields)
+    removed = drop_removed(sources)
     remember(secrets_in(sources.values))
     remember(secrets_in(variables))  # of the stores' own clients and of hooks
     problems = hidden_secrets(sources)
     if not problems:
         try:
-            return Loaded(Settings.model_validate(sources.values), sources)
+            return Loaded(Settings.model_validate(sources.values), sources, removed)
         except ValidationError as error:
             problems = explained(error, Settings, sources)
     if path is None and "catalogs" not in sources.values:

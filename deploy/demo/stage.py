@@ -83,10 +83,8 @@ class Stage:
             "kafka": {"bootstrap_servers": bootstrap_servers},
             "spark": {"master": "local[2]"},
             # The files of one act and bucket become one file of about the target size, which is not rewritten again.
-            # Copy row groups of the demo's size: the default minimum of 4 MiB is for larger tables.
             "policy": {
                 "target_file_size": self.commits * self.file_size,
-                "min_row_group_size": self.file_size // 2,
                 "strategy": "threshold",  # rewrites every few commits, so that the demo shows it within a minute
             },
             "http": {"host": "127.0.0.1", "port": free_port(USUAL_PORT)},

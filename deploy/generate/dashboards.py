@@ -1,4 +1,4 @@
-"""Three Grafana dashboards: for owners of tables, for operators of the service, and for developers of firnline.
+"""Three Grafana dashboards: files of tables, rewrites, and the intake of commit events.
 
 Every panel describes good values. Every expression returns a number if there is no series.
 """
@@ -15,16 +15,6 @@ ACTED_ON = f"sum({EACH} (firnline_table_debt_files) and on (catalog, table) ({EA
 READY = (  # without standbys, as the alert FirnlineNotReady has it
     "firnline_service_ready unless on (job, namespace, instance) "
     "(firnline_active == 0 unless on (job, namespace, instance) firnline_observing == 1)"
-)
-REMOVED = "(sum(rate(firnline_commit_input_files_total[1h])) - sum(rate(firnline_commit_output_files_total[1h])))"
-READ = (
-    "(sum(rate(firnline_manifest_cache_hits_total[1h])) + sum(rate(firnline_manifest_disk_hits_total[1h]))"
-    " + sum(rate(firnline_manifest_cache_misses_total[1h])) > 0)"
-)
-MISSED = "sum(rate(firnline_manifest_cache_misses_total[1h]))"
-READ_SECONDS = "sum(rate(firnline_manifest_read_seconds_total[1h]))"
-DECODED = (
-    "sum(rate(firnline_rewrite_decoded_bytes_total[1h])) / (sum(rate(firnline_rewrite_input_bytes_total[1h])) > 0)"
 )
 
 
@@ -76,17 +66,6 @@ FILE_HEALTH = Dashboard(
             "bytes",
         ),
         Panel(
-            "Bytes in small files",
-            "A few percent at most.",
-            (
-                (
-                    "{{table}}",
-                    f"{EACH} (firnline_table_small_bytes{TABLE}) / ({EACH} (firnline_table_data_bytes{TABLE}) > 0)",
-                ),
-            ),
-            "percentunit",
-        ),
-        Panel(
             "Files that a rewrite would remove",
             "Near zero, with short peaks.",
             (("{{table}}", f"{EACH} (firnline_table_debt_files{TABLE})"),),
@@ -95,12 +74,6 @@ FILE_HEALTH = Dashboard(
             "Due partitions",
             "Zero most of the time; due partitions are rewritten within minutes.",
             (("{{table}}", f"{EACH} (firnline_table_due_partitions{TABLE})"),),
-        ),
-        Panel(
-            "Oldest unsettled event",
-            "Below the policy's wait; zero after each rewrite.",
-            (("{{table}}", f"min by (catalog, table) (firnline_table_waiting_seconds{TABLE})"),),
-            "s",
         ),
         Panel(
             "Delete files",
@@ -118,11 +91,6 @@ FILE_HEALTH = Dashboard(
             (("{{table}}", f"{EACH} (firnline_table_manifests{TABLE})"),),
         ),
         Panel(
-            "Manifests that a filter on one partition value opens",
-            "Near one if manifests are ordered by partition; at most the number of manifests.",
-            (("{{table}}", f"{EACH} (firnline_table_manifest_depth{TABLE})"),),
-        ),
-        Panel(
             "Rewritten (1), observed only (0), stale (-1)",
             "One for tables to compact. Minus one: the table cannot be read.",
             (
@@ -131,19 +99,6 @@ FILE_HEALTH = Dashboard(
                     f"{EACH} (firnline_table_acted_on{TABLE}) * (1 - 2 * {EACH} (firnline_table_stale{TABLE}))",
                 ),
             ),
-        ),
-        Panel(
-            "Worst partitions of the fleet",
-            "Changes over time: a partition that stays at the top is not compacted.",
-            (
-                (
-                    "{{table}} {{partition}}",
-                    _or_zero(
-                        f"topk(20, max by (table, spec, partition, bucket) (firnline_partition_small_files{TABLE}))"
-                    ),
-                ),
-            ),
-            kind="table",
         ),
     ),
     by_table=True,
@@ -156,11 +111,6 @@ COMPACTION = Dashboard(
     (
         Panel("Ready", "One; standbys are left out.", (("ready", _or_zero(f"min({READY})")),), kind="stat"),
         Panel(
-            "Active services",
-            "As many as the tables are divided among (service.shard).",
-            (("active", "sum(firnline_active)"), ("wanted", "max(firnline_shard_members)")),
-        ),
-        Panel(
             "Queued and running tables",
             "The queue becomes empty.",
             (("queued", "sum(firnline_queued_runs)"), ("running", "sum(firnline_running_runs)")),
@@ -172,12 +122,6 @@ COMPACTION = Dashboard(
             "s",
         ),
         Panel("Debt: files to remove", "Near zero, with short peaks.", (("files", _or_zero(ACTED_ON)),)),
-        Panel(
-            "Time to rewrite all small files, at the rate of the last hour",
-            "Below a day; empty if no file was removed.",
-            (("seconds", _or_zero(f"{ACTED_ON} / ({REMOVED} > 0)")),),
-            "s",
-        ),
         Panel(
             "From event to compacted",
             "Minutes: the policy waits until merging pays.",
@@ -194,22 +138,10 @@ COMPACTION = Dashboard(
             ),
         ),
         Panel(
-            "Bytes",
-            "Out is close to in, less deleted rows.",
-            (("in", _rate("firnline_commit_input_bytes_total")), ("out", _rate("firnline_commit_output_bytes_total"))),
-            "Bps",
-        ),
-        Panel(
             "Bytes by engine",
             "Mostly splice: bytes are copied, not decoded.",
             (("{{engine}}", _rate("firnline_rewrite_input_bytes_total", "engine")),),
             "Bps",
-        ),
-        Panel(
-            "Share of bytes decoded",
-            "Falling: files that were merged once are copied later.",
-            (("decoded", _or_zero(DECODED)),),
-            "percentunit",
         ),
         Panel(
             "Groups by engine and reason",
@@ -243,11 +175,6 @@ COMPACTION = Dashboard(
             ),
         ),
         Panel(
-            "Delete files removed",
-            "Some if writers use merge-on-read.",
-            (("delete files", _increase("firnline_commit_removed_delete_files_total")),),
-        ),
-        Panel(
             "Unreferenced files removed",
             "`ended_run`: none, except after a crash.",
             (("{{reason}}", _increase("firnline_unreferenced_files_removed_total", "reason")),),
@@ -263,52 +190,20 @@ COMPACTION = Dashboard(
             (("{{hook}} {{result}}", _increase("firnline_hook_calls_total", "hook, result")),),
         ),
         Panel(
-            "Left of the limits of the hour",
-            "Above zero most of the time. One without limits.",
-            (
-                (
-                    "{{limit}} of {{tables}}",
-                    "(min by (limit, tables) (firnline_limit_remaining_ratio)) or on () vector(1)",
-                ),
-            ),
-            "percentunit",
-        ),
-        Panel(
             "Held back on purpose",
-            "As intended by the people who paused tables, set limits or drain a service.",
+            "As intended by the people who paused tables or set limits.",
             (
                 ("paused tables", "sum(firnline_paused_tables)"),
                 ("tables that wait for limits", "sum(firnline_limited_tables)"),
                 ("services in quiet hours", "sum(firnline_quiet)"),
-                ("services that drain", "sum(firnline_draining)"),
             ),
         ),
         Panel(
             "Rewrite slots",
-            "In use: below the slots most of the time. No run waits for long.",
+            "In use: below the slots most of the time. A fall of the slots: executors were lost.",
             (
                 ("slots", "sum(firnline_slots)"),
                 ("in use", "sum(firnline_slots_in_use)"),
-                ("runs that wait for one", "sum(firnline_slot_waiting_runs)"),
-            ),
-        ),
-        Panel(
-            "Executors",
-            "As many as the cluster gives. A fall without a scale-down: executors were lost.",
-            (("executors", "sum(firnline_executors)"), ("cores", "sum(firnline_executor_cores)")),
-        ),
-        Panel(
-            "Commits that waited for a writer",
-            "Ended by a writer's commit, seldom by time. None without MERGE, UPDATE or DELETE.",
-            (("ended by: {{after}}", _increase("firnline_commits_held_total", "after")),),
-        ),
-        Panel(
-            "Deleted rows",
-            "Carried: few beside the rewritten rows. Deleted meanwhile: as writers do. Converted: as upserts do.",
-            (
-                ("carried into outputs", _increase("firnline_carried_rows_total")),
-                ("deleted meanwhile", _increase("firnline_rebased_rows_total")),
-                ("converted to positions", _increase("firnline_converted_rows_total")),
             ),
         ),
     ),
@@ -317,7 +212,7 @@ COMPACTION = Dashboard(
 STREAMING = Dashboard(
     "firnline-planning-streaming",
     "firnline / Planning and streaming",
-    "For developers of firnline: events, batches, metadata reads and the process.",
+    "For operators: whether commit events arrive, and what the ledger reads.",
     (
         Panel(
             "Events by source",
@@ -326,30 +221,15 @@ STREAMING = Dashboard(
             "ops",
         ),
         Panel(
-            "Since the last event",
-            "Below the pause between two commits of the source's tables.",
-            (("{{source}}", "time() - max by (source) (firnline_last_event_timestamp_seconds)"),),
-            "s",
-        ),
-        Panel(
             "Commits without an event",
             "None: a source that announced earlier commits of the table has fallen silent.",
             (("{{source}}", _increase("firnline_unannounced_commits_total", "source")),),
-        ),
-        Panel(
-            "Events by HTTP",
-            "Accepted or ignored. Refused: the answer told the sender why. Busy: the broker did not take it. "
-            "Unauthorized: a wrong password. Closed: the service runs with --observe.",
-            (("{{result}}", _rate("firnline_http_events_total", "result")),),
-            "ops",
         ),
         Panel(
             "Events behind",
             "Zero after each batch.",
             (("{{query}}", _or_zero("max by (query) (firnline_event_lag_offsets)")),),
         ),
-        Panel("From event to ledger", "Seconds.", _quantiles("firnline_event_to_ledger_seconds"), "s"),
-        Panel("Batch", "One or two seconds.", _quantiles("firnline_batch_seconds", "query"), "s"),
         Panel(
             "Since the last batch",
             "Below the interval of sweeps.",
@@ -372,43 +252,15 @@ STREAMING = Dashboard(
             "Only first_sight, after the first start or a change of service.shard, and taken_over.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
-        Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),
         Panel(
-            "Manifests",
-            "Mostly memory, then disk, then the store.",
-            (
-                ("memory", _rate("firnline_manifest_cache_hits_total")),
-                ("disk", _rate("firnline_manifest_disk_hits_total")),
-                ("store", _rate("firnline_manifest_cache_misses_total")),
-            ),
-            "ops",
+            "Manifests from the store",
+            "As many as writers add.",
+            (("manifests", _increase("firnline_manifest_cache_misses_total")),),
         ),
         Panel(
-            "Found without the store",
-            "Above 90 % after the first hours.",
-            (("share", _or_zero(f"1 - {MISSED} / {READ}")),),
-            "percentunit",
-        ),
-        Panel(
-            "Manifest bytes from the store",
-            "As much as writers add.",
-            (("bytes", _rate("firnline_manifest_read_bytes_total")),),
-            "Bps",
-        ),
-        Panel("Seconds per manifest", "Milliseconds.", (("seconds", _or_zero(f"{READ_SECONDS} / {READ}")),), "s"),
-        Panel(
-            "Prefetched, and used later",
-            "The two values are close.",
-            (
-                ("prefetched", _rate("firnline_manifests_prefetched_total")),
-                ("used", _rate("firnline_manifests_foreseen_total")),
-            ),
-            "ops",
-        ),
-        Panel(
-            "Manifests read by the slow decoder",
+            "Ends of the stream's queries",
             "None.",
-            (("manifests", _increase("firnline_manifests_unusual_total")),),
+            (("{{query}}: {{cause}}", _increase("firnline_stream_ends_total", "query, cause")),),
         ),
         Panel(
             "Tables",
@@ -416,7 +268,6 @@ STREAMING = Dashboard(
             (
                 ("known", "sum(firnline_tables)"),
                 ("stale", "sum(firnline_stale_tables)"),
-                ("without their own series", "sum(firnline_tables_left_out)"),
             ),
         ),
         Panel(
@@ -427,11 +278,6 @@ STREAMING = Dashboard(
                 ("{{instance}} free", "firnline_free_memory_bytes"),
             ),
             "bytes",
-        ),
-        Panel(
-            "Cores",
-            "Below the number of cores provided.",
-            (("{{instance}}", f"rate(process_cpu_seconds_total{RATE})"),),
         ),
     ),
 )

@@ -93,7 +93,6 @@ def _variable(label: str, query: str) -> dict[str, Any]:
 def _panel(number: int, panel: Panel) -> dict[str, Any]:
     per_row = COLUMNS // PANEL_WIDTH
     source = {"type": "prometheus", "uid": "$datasource"}
-    is_table = panel.kind == "table"
     return {
         "id": number + 1,
         "title": panel.title,
@@ -113,7 +112,6 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
                 "datasource": source,
                 "expr": of_deployment(expression),
                 "legendFormat": legend,
-                **({"instant": True, "format": "table"} if is_table else {}),
                 **({"exemplar": True} if "_bucket[" in expression else {}),
             }
             for position, (legend, expression) in enumerate(panel.queries)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from compactor.settings.tree import ServiceSettings
 from metrics.debt_collector import LONGEST_LABEL, MAX_TABLES
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import SECOND_BUCKETS, MetricDefinition
 
-_WORST = ServiceSettings().worst_partitions
 _PAGE_HEAD = f"""\
 # Metrics
 
 This page is generated from `metrics/definitions.py`: `make generate` writes it.
 
 - Per-table metrics exist for {MAX_TABLES:,} tables: unreadable ones first, then those that have been due for more than
-  an hour, then those with the most small files. Per-partition metrics exist for the partitions of all tables with the
-  most small files: `service.worst_partitions`, {_WORST} by default. The series of a dropped table or partition vanish.
-- `table` is `catalog.namespace.name`; a dot, `%` or control character inside a part is written as `%XX`. `partition` is
-  `field=value/field=value`; `/`, `=`, `%`, `"` and control characters in it are written as `%XX`; `spec` is the id of
-  the partition spec, `bucket` the bucket number or empty. Labels over {LONGEST_LABEL} characters end in `~` and a
-  checksum.
+  an hour, then those with the most small files. The series of a dropped table vanish.
+- `table` is `catalog.namespace.name`; a dot, `%` or control character inside a part is written as `%XX`. Labels over
+  {LONGEST_LABEL} characters end in `~` and a checksum.
 - `reason`, `stage`, `reaction`, `engine`, `source`, `query`, `hook` and `result` are short slugs; other values are
   counted as `other`.
 - A counter with labels is absent before its first increment; `firnline_ledger_recounts_total`,

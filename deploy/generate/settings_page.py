@@ -10,7 +10,7 @@ from compactor.settings.allowed import allowed
 from compactor.settings.current import CHANGING
 from compactor.settings.hooks import HookSettings
 from compactor.settings.locks import LockSettings
-from compactor.settings.section import Section
+from compactor.settings.section import Section, is_setting
 from compactor.settings.tree import Settings
 
 
@@ -35,6 +35,10 @@ def settings_page() -> str:
         "`default`, `file` or the environment variable. The output is a settings file again. Secrets in it are",
         "hidden as `********`, which a settings file refuses: write the secret, or set its environment variable.",
         "",
+        "**Removed keys.** A key that is no setting any more has no effect; the service and `check-config` say",
+        "what holds instead. What Spark's users know by another name is an option or a table property",
+        "([Spark's options](spark-options.md)).",
+        "",
         f"**Reload.** {', '.join(f'`{name}`' for name in CHANGING)} and `logging.level` can change while the service",
         "works: [operations](operations.md#change-settings). All others need a restart.",
         "",
@@ -44,11 +48,13 @@ def settings_page() -> str:
     for name, field in Settings.model_fields.items():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, Section):
-            lines.extend(_row(f"{name}.{key}", inner) for key, inner in section.model_fields.items())
+            lines.extend(
+                _row(f"{name}.{key}", inner) for key, inner in section.model_fields.items() if is_setting(inner)
+            )
         else:
             lines.append(_row(name, field))
     for name, section in (("hooks", HookSettings), ("locks", LockSettings)):
-        lines.extend(_row(f"{name}[].{key}", inner) for key, inner in section.model_fields.items())
+        lines.extend(_row(f"{name}[].{key}", inner) for key, inner in section.model_fields.items() if is_setting(inner))
     return "\n".join(lines) + "\n"
 
 

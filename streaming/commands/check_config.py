@@ -28,6 +28,8 @@ def check_config(config: Path | None, connect: bool, observe: bool, output: str)
     in each location of output files; writes nothing to Kafka.
     """
     loaded = load_with_sources(config)
+    for notice in loaded.removed:
+        click.echo(f"warning: {notice}", err=True)
     if connect:
         _check_connections(loaded.settings, observe=observe, output=output)
     elif output == "json":

@@ -340,7 +340,7 @@ def _history(catalogs: Catalogs, history: HistoryTable, observe: bool) -> str:
 def _in_flight(settings: Settings, observe: bool) -> str:
     if observe:
         raise NothingToTryError(OBSERVED)
-    records = in_flight_records(settings, settings.state.checkpoint)
+    records = in_flight_records(settings.state.checkpoint)
     with _folders_kept(f"{records.location}/probe"):
         records.probe()
     return f"wrote, read and deleted a file in {records.location}"

@@ -40,7 +40,7 @@ def manifests(config: Path | None, /, table: str, dry_run: bool, output: str) ->
     """Merge the manifests of TABLE into as few as possible, in one commit for each partition spec that has too many.
 
     No data file is read or written. Plans then open fewer manifests. The service does this by itself, from
-    `manifests.min_count` on; this command ignores these thresholds, as Spark's rewrite_manifests. Needs no Kafka.
+    100 on; this command ignores this threshold, as Spark's rewrite_manifests. Needs no Kafka.
 
     \b
         firnline -c firnline.yaml manifests db.events

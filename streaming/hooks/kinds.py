@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
 from compactor.events import RunCommitted
@@ -17,6 +17,7 @@ from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
 
 Hook = Callable[[RunCommitted], None]
+USER = "firnline"  # of statements, if the address names none
 TRINO_PORTS = {"http": 8080, "https": 443}
 
 
@@ -79,15 +80,16 @@ def trino_hook(settings: HookSettings) -> Hook:
         message = "hooks: trino needs its client: pip install 'firnline[trino]'"
         raise InputError(message, reason=Reason.BAD_SETTING) from None
     parts = urlsplit(settings.uri)
+    user = unquote(parts.username or USER)
 
     def run(committed: RunCommitted) -> None:
         secret = password(settings)
         connection = connect(  # type: ignore[no-untyped-call]
             host=parts.hostname,
             port=parts.port or TRINO_PORTS.get(parts.scheme, TRINO_PORTS["http"]),
-            user=settings.user,
+            user=user,
             http_scheme=parts.scheme,
-            auth=BasicAuthentication(settings.user, secret) if secret else None,
+            auth=BasicAuthentication(user, secret) if secret else None,
             request_timeout=settings.timeout_seconds,
             max_attempts=1,
         )
@@ -110,7 +112,7 @@ def _time_limit(seconds: float) -> Callable[[Any], None]:
 
     def check(_stats: Any) -> None:
         if time.monotonic() >= deadline:
-            raise TimeoutError(f"the statement took longer than hooks[].timeout_seconds ({seconds:g} s)")
+            raise TimeoutError(f"the statement took longer than {seconds:g} s")
 
     return check
 
@@ -118,10 +120,9 @@ def _time_limit(seconds: float) -> Callable[[Any], None]:
 def statement(settings: HookSettings, committed: RunCommitted) -> str:
     """The statement for one table, its names quoted as Trino does."""
     table = committed.table
-    catalog = settings.catalog or table.catalog
-    parts = (catalog, *table.namespace, table.name)
+    parts = (table.catalog, *table.namespace, table.name)
     quoted = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-    text = {"catalog": catalog, "namespace": ".".join(table.namespace), "name": table.name}
+    text = {"catalog": table.catalog, "namespace": ".".join(table.namespace), "name": table.name}
     literals = {key: value.replace("'", "''") for key, value in text.items()}  # statements use them in literals
     return settings.statement.format(**literals, table=quoted)
 

@@ -35,6 +35,8 @@ from streaming.kafka.clients import sink_options
 LOG = logging.getLogger("firnline")
 EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
+TRIGGER_SECONDS: Final = 1.0  # an event waits half of it on average; without events it costs 0.7 % of a core
+MOST_EVENTS: Final = 2_000  # of a batch: they take 0.3 s of processor time, and an event waits for the batch before it
 FOLDER = "events-v3"
 MOST_FURTHER: Final = 10_000
 """Tables or metadata files of one batch beyond the first of each event, 2 kB each in the driver: one event can name a
@@ -243,10 +245,10 @@ class EventQuery:
 
     def start(self) -> StreamingQuery:
         return (
-            records(self.session, self.settings.kafka, self.settings.kafka.max_events_per_batch)
+            records(self.session, self.settings.kafka, MOST_EVENTS)
             .writeStream.queryName(EVENTS_QUERY)
             .foreachBatch(self.handler)
-            .trigger(processingTime=f"{self.settings.service.trigger_seconds} seconds")
+            .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
             .option("checkpointLocation", f"{self.checkpoint}/{FOLDER}")
             .start()
         )

@@ -168,7 +168,7 @@ class BrokerWatch:
             self._told = True
             log(
                 "offsets cannot be committed to group %s: %s; lag monitors will not see this stream. Allow this "
-                "principal to READ the group, or set kafka.consumer_group", self.kafka.offsets_group, error,
+                "principal to READ the group", self.kafka.offsets_group, error,
             )  # fmt: skip
 
     def _serve(self) -> None:

@@ -291,7 +291,7 @@ def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == NOT_ALLOWED:
         raise InputError(
-            f"kafka.commit_topics, kafka.control_topics: the broker does not allow this principal to DESCRIBE topic "
+            f"kafka.commit_topics: the broker does not allow this principal to DESCRIBE topic "
             f"{topic!r}; allow READ on it",
             reason=Reason.NOT_ALLOWED,
         )

@@ -85,7 +85,7 @@ def refusal(kinds: Collection[RecordKind]) -> Refusal | None:
     if RecordKind.SINK_CONTROL in kinds:
         return Refusal(
             "holds control events of a Kafka Connect sink, which fails on every record that is not its own",
-            f"list this topic in kafka.control_topics, and {OWN_TOPIC}",
+            f"list this topic in kafka.commit_topics, and {OWN_TOPIC}",
         )
     if len(kinds) >= FEWEST_UNUSABLE and set(kinds) == {RecordKind.UNUSABLE}:
         return Refusal(

@@ -130,11 +130,6 @@ class DriverLedger:
         return {name: len(catalog.order) for name, catalog in self.driver.tables.catalogs.items()}
 
     @property
-    def unlisted(self) -> int:
-        """The number of namespaces that their last listing could not list."""
-        return sum(len(catalog.unlisted) for catalog in self.driver.tables.catalogs.values())
-
-    @property
     def listed(self) -> dict[str, bool]:
         """For each catalog whether its last listing succeeded."""
         with self.driver.deciding(wakes=False) as now:
@@ -161,7 +156,7 @@ class DriverLedger:
             volume = shutil.disk_usage(state_file(self.checkpoint).parent)
         except OSError:
             return None
-        return StateSpace(bool(self.looker.unsaved), volume.free, volume.total)
+        return StateSpace(bool(self.looker.unsaved), volume.free)
 
     def _drop_requests_of_others(self) -> None:
         """Of tables that were this service's before `service.shard` was changed."""

@@ -128,8 +128,12 @@ class Tables:
         return sum(answered), sum(listed)
 
     def listed(self, now: Now) -> dict[str, bool]:
-        """For each catalog whether its last listing succeeded; one that hangs has not. Not before the first ends."""
-        fails = {name: bool(each.trouble or each.hangs_seconds(now)) for name, each in self.catalogs.items()}
+        """For each catalog whether its last listing succeeded; one that hangs, or misses a namespace, has not.
+
+        Not before the first ends.
+        """
+        catalogs = self.catalogs.items()
+        fails = {name: bool(each.trouble or each.unlisted or each.hangs_seconds(now)) for name, each in catalogs}
         return {name: not fails[name] for name, each in self.catalogs.items() if each.listed or fails[name]}
 
     def troubles(self, now: Now) -> dict[str, str]:

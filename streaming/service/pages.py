@@ -28,7 +28,7 @@ from metrics.http.http_answer import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
-from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
+from metrics.reserve_collector import ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
@@ -135,7 +135,6 @@ class ServiceState:
             cores=state.executors.cores,
             executors=state.executors.executors,
             host_tasks=dict(state.executors.tasks),
-            shortage_seconds=state.shortage_seconds,
         )
 
     @property
@@ -150,12 +149,9 @@ class ServiceState:
         return None if self.ledger is None else self.ledger.space
 
     @property
-    def controls(self) -> ControlState:
-        """What operators have changed at run time."""
-        reload = self.reload
-        if reload is None:
-            return ControlState(self.draining)
-        return ControlState(self.draining, settings_refused=reload.refused, settings_kept=len(reload.kept))
+    def settings_refused(self) -> bool:
+        """Whether the settings file as it is now is not in force."""
+        return self.reload is not None and self.reload.refused
 
     @property
     def unreadable(self) -> int:
@@ -166,11 +162,6 @@ class ServiceState:
     def waiting_looks(self) -> Mapping[str, int]:
         """Tables that wait for a look, by catalog."""
         return {} if self.ledger is None else self.ledger.waiting
-
-    @property
-    def unlisted(self) -> int:
-        """Namespaces that could not be listed."""
-        return 0 if self.ledger is None else self.ledger.unlisted
 
     @property
     def listed(self) -> Mapping[str, bool]:
@@ -269,9 +260,7 @@ def metrics_server(
         lambda: state.work,
         lambda: state.ready_for_scrape,
         version=VERSION,
-        worst_partitions=settings.service.worst_partitions,
         waiting_looks=lambda: state.waiting_looks,
-        unlisted=lambda: state.unlisted,
         listed=lambda: state.listed,
         shard=state.shard,
         active=lambda: state.active,
@@ -285,7 +274,11 @@ def metrics_server(
     registry.register(SlotCollector(lambda: state.rewriting))
     registry.register(
         ReserveCollector(
-            lambda: state.work, lambda: state.space, lambda: state.controls, lambda: state.unreadable, memory_now
+            lambda: state.work,
+            lambda: state.space,
+            lambda: state.settings_refused,
+            lambda: state.unreadable,
+            memory_now,
         )
     )
     site = Site(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector
 from py4j.protocol import Py4JNetworkError
 
+from compactor.commit.sweep import GRACE_SECONDS
 from compactor.debt.board import DebtBoard
 from compactor.errors import FirnlineError, retried
 from compactor.events import Event, RunCommitted
@@ -67,6 +68,7 @@ HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
 MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
 OFFSETS_SECONDS = 60.0
+RETRY_SECONDS = 10.0  # first back-off of a failed table; it doubles up to 10 min
 SAVE_AGAIN_SECONDS = 10.0  # between saves of requests that were dropped, and attempts on a disk that is full
 
 
@@ -304,7 +306,7 @@ class Service:
         """Clean up after ended runs, now and then again and again. Observe mode deletes nothing."""
         if self._observe:
             return
-        state, grace, clock = self._state, self._settings.service.grace_seconds, UnsteppedClock(self._clock)
+        state, grace, clock = self._state, GRACE_SECONDS, UnsteppedClock(self._clock)
         state.records = parts.records
 
         def swept(may_ask: MayAsk) -> None:
@@ -320,7 +322,7 @@ class Service:
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
         """Hooks, dispatcher, ledger and stream, in this order."""
         if not session.sparkContext.master.startswith("local"):
-            self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
+            self._cache.use_reader(ReadOnExecutors(session))
         self._start_hooks()
         state, controls = self._state, self._controls
         ledger = DriverLedger(
@@ -367,7 +369,7 @@ class Service:
             self._board,
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
-            first_backoff_seconds=self._settings.service.retry_seconds,
+            first_backoff_seconds=RETRY_SECONDS,
             limits=state.limits,
             usage=controls.open_usage(checkpoint, parts.rewriter.right.confirm),
             slots=parts.slots,

@@ -34,7 +34,6 @@ HEADER = """\
 VALID = """\
 catalogs: {lake: {type: sql, uri: "sqlite:///catalog.db"}}
 logging: {format: console}
-service: {manifest_disk_bytes: 0}
 """
 
 

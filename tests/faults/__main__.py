@@ -33,12 +33,11 @@ from tests.integration.service_process import files_of
 PATIENCE = 180.0
 MIN_INPUT_FILES = 5
 SEEN = {
-    "firnline_stream_ends_total": "FirnlineStreamDown",
-    "firnline_lost_events_total": "FirnlineEventsLost",
+    "firnline_stream_ends_total": "FirnlineIntakeBroken",
+    "firnline_lost_events_total": "FirnlineIntakeBroken",
     "firnline_run_failures_total": "FirnlineRunsFailing",
-    "firnline_dropped_groups_total": "FirnlineGroupsGivenUp",
-    "firnline_unreadable_tables_total": "FirnlineCatalogUnreachable",
-    "firnline_ledger_recounts_total": "FirnlineCheckpointLost",
+    "firnline_dropped_groups_total": "FirnlineRunsFailing",
+    "firnline_ledger_recounts_total": "FirnlineRecountStorm",
 }
 """Metrics that show a fault, and the alert on each."""
 

@@ -115,7 +115,7 @@ class Scene:
             "catalogs": {"lake": catalog},
             "state": {"checkpoint": f"file://{self.volume}/checkpoint"},
             "kafka": {"options": {"default.api.timeout.ms": "8000", "request.timeout.ms": "6000"}},
-            "service": {"retry_seconds": 2, "sweep_seconds": 5, "trigger_seconds": 1},
+            "service": {"sweep_seconds": 5},
         }
         for section, values in self.sections.items():
             sections[section] = {**sections.get(section, {}), **values}

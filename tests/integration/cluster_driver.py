@@ -28,7 +28,7 @@ def main() -> None:
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(sys.argv[2], catalogs.names))
     cache = ManifestCache(2**24)
-    cache.use_reader(ReadOnExecutors(session, settings.service.manifest_job_bytes))
+    cache.use_reader(ReadOnExecutors(session, 0))
     here, there = (each.read(view, view.manifests()) for each in (ManifestCache(2**24), cache))
     print(json.dumps({"manifests": len(here), "equal": [*map(list, here)] == [*map(list, there)]}), flush=True)
     ended = threading.Event()

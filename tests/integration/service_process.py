@@ -291,9 +291,9 @@ class Site:
                 "dead_letter_topic": f"{self.topic}-dead",
             },
             "spark": {"master": "local[2]", "conf": dict(SPARK_CONF)},
-            "policy": {"min_row_group_size": 0, "strategy": "threshold"},
+            "policy": {"strategy": "threshold"},
             "state": {"checkpoint": f"file://{self.folder}/checkpoint"},
-            "service": {"trigger_seconds": 1, "sweep_seconds": 5, "switch_check_seconds": 1, "retry_seconds": 2},
+            "service": {"sweep_seconds": 5},
         }
         for section, values in self.sections.items():
             tree[section] = {**tree.get(section, {}), **values} if isinstance(values, dict) else values
@@ -337,7 +337,8 @@ class Site:
             NestedField(3, "payload", StringType()),
         )
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
-        self.catalogs.catalog("lake").create_table(("db", table), schema, partition_spec=spec, properties=properties)
+        given = {"firnline.policy.min_row_group_size": "0", **properties}
+        self.catalogs.catalog("lake").create_table(("db", table), schema, partition_spec=spec, properties=given)
 
     def set_properties(self, table: str, **properties: str) -> None:
         with self.catalogs.catalog("lake").load_table(("db", table)).transaction() as change:

@@ -78,7 +78,7 @@ class Lake:
         settings = {
             "catalogs": {"lake": reached | properties},
             "spark": {"master": "local[2]", "conf": dict(SPARK_CONF)},
-            "policy": {"strategy": "threshold", "min_row_group_size": 0},
+            "policy": {"strategy": "threshold"},
             "state": {"checkpoint": f"file://{self.folder}/checkpoint"},
         }
         config.write_text(yaml.safe_dump(settings))

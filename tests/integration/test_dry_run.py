@@ -124,7 +124,7 @@ def test_what_is_foreseen_is_what_is_done(
 def test_options_are_taken_by_sparks_names_and_unknown_ones_refused(lake: Lake, table_name: str) -> None:
     plain(lake, table_name)
     config = Path(lake.folder) / "options.yaml"
-    tree = {"catalogs": lake.settings.catalogs, "service": {"manifest_disk_bytes": 0}}
+    tree = {"catalogs": lake.settings.catalogs}
     config.write_text(yaml.safe_dump(tree))
 
     def command(*arguments: str, options: tuple[str, ...] = ()) -> Any:

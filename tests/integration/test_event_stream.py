@@ -67,9 +67,7 @@ class Stage:
     def settings(self) -> Settings:
         tree = self.lake.settings.model_dump()
         own = {"bootstrap_servers": self.broker, "commit_topic": self.topic, "dead_letter_topic": self.dead}
-        return Settings.model_validate(
-            {**tree, "kafka": {**tree["kafka"], **own, **self.kafka}, "service": {"trigger_seconds": 0.2}}
-        )
+        return Settings.model_validate({**tree, "kafka": {**tree["kafka"], **own, **self.kafka}})
 
     @property
     def checkpoint(self) -> str:
@@ -195,7 +193,7 @@ def test_a_batch_whose_handling_failed_is_handled_again(stage: Stage) -> None:
 
 def test_a_control_topic_that_appears_later_is_read_from_its_beginning(stage: Stage) -> None:
     control = f"{stage.topic}-control"
-    stage.kafka["control_topics"] = [control]
+    stage.kafka["commit_topics"] = [control]
     stage.kafka["options"] = {"metadata.max.age.ms": "1000"}
     with stage.events():
         stage.create(control)

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import RetryError
-from compactor.settings.kafka import KafkaSettings
+from compactor.settings.kafka import CommitTopic, KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka import commit_topic
@@ -35,7 +35,7 @@ BAD_INPUT = 2
 
 @pytest.fixture
 def place(tmp_path: Path, broker: str) -> Iterator[Site]:
-    with site(tmp_path / "site", broker, service={"trigger_seconds": 1, "sweep_seconds": 3600}) as made:
+    with site(tmp_path / "site", broker, service={"sweep_seconds": 3600}) as made:
         yield made
 
 
@@ -77,7 +77,7 @@ def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     code, found = check(place, "commit topic")
     assert (code, found["status"], found["again"]) == (BAD_INPUT, "failed", False)
     assert found["detail"].startswith("it holds control events of a Kafka Connect sink")
-    assert found["remedy"].startswith("list this topic in kafka.control_topics")
+    assert found["remedy"].startswith("list this topic in kafka.commit_topics")
     code, found = check(place, "commit topic", "--observe")
     assert (code, found["status"]) == (0, "ok")
     assert "`run` without --observe refuses this topic" in found["detail"]
@@ -85,7 +85,7 @@ def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     assert done.returncode == BAD_INPUT
     last = [line for line in log_lines(done.stderr) if line["message"] == "ended"]
     assert [line["reason"] for line in last] == ["foreign_topic"]
-    assert "list this topic in kafka.control_topics, and give kafka.commit_topic" in last[0]["error"]
+    assert "list this topic in kafka.commit_topics, and give kafka.commit_topic" in last[0]["error"]
     place.create("t")
     done = firnline(place.config, "request", "db.t")
     assert (done.returncode, "control events of a Kafka Connect sink" in done.stderr) == (BAD_INPUT, True)
@@ -175,7 +175,7 @@ def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
     tmp_path: Path, broker: str, admin: KafkaAdminClient
 ) -> None:
     control = f"control.{uuid.uuid4().hex[:8]}"
-    sections = {"kafka": {"control_topics": [control]}, "service": {"trigger_seconds": 1, "sweep_seconds": 3600}}
+    sections = {"kafka": {"commit_topics": [control]}, "service": {"sweep_seconds": 3600}}
     with site(tmp_path / "site", broker, **sections) as place:
         code, found = check(place, "events topic")
         assert (code, found["status"]) == (0, "ok")

@@ -10,7 +10,7 @@ import pytest
 
 from compactor.commit.in_flight import InFlightRecords, Record, new_run_id
 from compactor.commit.sends import Sent
-from compactor.commit.sweep import sweep
+from compactor.commit.sweep import GRACE_SECONDS, sweep
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
@@ -71,7 +71,7 @@ class LateCommit:
 
     def sweep(self, after_seconds: float = 15.0) -> int:
         self.now += after_seconds
-        grace = self.lake.settings.service.grace_seconds
+        grace = GRACE_SECONDS
         removed = sweep(self.records, self.lake.catalogs, ManifestCache(1 << 20), now=self.now, grace_seconds=grace)
         return sum(removed.values())
 

@@ -196,7 +196,7 @@ def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, 
     view = lake.catalogs.load(name)
     counts = manifests_of(view, SETTINGS)
     settings = Settings.model_validate(
-        {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "manifests": SETTINGS.model_dump()}
+        {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "manifests": dict(SETTINGS)}
     )
 
     def confirm() -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -93,10 +94,10 @@ def compiled(lake: Lake, name: str) -> Any:
 def plan(lake: Lake, where: str, *options: str, kept: Path | None = None) -> str:
     """`kept`: a folder for decoded manifests, as every command and the service have one unless told otherwise."""
     config = Path(lake.folder) / "year.yaml"
-    service = {"manifest_disk_bytes": 0} if kept is None else {"manifest_disk_folder": str(kept)}
-    tree = {"catalogs": lake.settings.catalogs, "service": service}
-    config.write_text(yaml.safe_dump(tree))
-    done = CliRunner().invoke(main, ["-c", str(config), "plan", TABLE, "--where", where, *options])
+    config.write_text(yaml.safe_dump({"catalogs": lake.settings.catalogs}))
+    with TemporaryDirectory() as none:
+        cache = {"XDG_CACHE_HOME": str(kept or none)}
+        done = CliRunner().invoke(main, ["-c", str(config), "plan", TABLE, "--where", where, *options], env=cache)
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,9 +19,7 @@ from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from deploy.generate.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
-from streaming.commit_events.decoder import TableChanged
 from tests.integration.service_process import (
-    PATIENCE,
     STOP_PROMISE,
     Metrics,
     ServiceProcess,
@@ -42,9 +39,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 CONNECT = Path(__file__).parents[1] / "contracts" / "fixtures" / "kafka_connect"
 
 
-MANY_MANIFESTS = 20
+MANY_MANIFESTS = 100
 TWO = 2
-MOVED_BY_A_REWRITE = {"Commits per hour", "Files per hour", "Bytes", "Bytes by engine", "From event to compacted"}
+MOVED_BY_A_REWRITE = {"Commits per hour", "Files per hour", "Bytes by engine", "From event to compacted"}
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +51,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
         "policy": {"tables": {"db.in_filtered": {"where": "part = 'p01'"}}},
         "hooks": [
             {"kind": "kafka", "topic": f"told-{uuid.uuid4().hex[:8]}"},
-            {"kind": "trino", "uri": "http://127.0.0.1:1", "statement": "CALL f()", "timeout_seconds": 1},
+            {"kind": "trino", "uri": "http://127.0.0.1:1", "statement": "CALL f()"},
         ],
-        "manifests": {"min_count": MANY_MANIFESTS, "min_reduction": 2},
         "history": {"table": "ops.history", "batch_seconds": 1},
     }
     with site(tmp_path_factory.mktemp("shared"), broker, **sections) as made:
@@ -104,8 +100,6 @@ def test_an_event_is_timed_until_its_count_and_until_its_rewrite(shared: Site, r
         return metrics if metrics.total("firnline_event_to_compacted_seconds_count") else None
 
     metrics = wait_for("a rewrite that an event asked for", timed)
-    assert metrics.total("firnline_event_to_ledger_seconds_count") >= 1
-    assert 0 < metrics.total("firnline_event_to_ledger_seconds_sum") < PATIENCE
     assert metrics.total("firnline_events_total", source="canonical") >= 1
 
 
@@ -131,8 +125,7 @@ def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> Non
     rows = shared.rows("in_manifests")
     shared.set_properties("in_manifests", **{"firnline.enabled": "true"})
     shared.publish(*events)
-    metrics = running.wait_metric("firnline_manifest_rewrites_total")
-    assert metrics.total("firnline_manifests_merged_total") > MANY_MANIFESTS / 2
+    running.wait_metric("firnline_manifests_merged_total", at_least=MANY_MANIFESTS / 2)
     assert shared.rows("in_manifests") == rows
     wait_for(
         "the ledger to hear of it",
@@ -170,7 +163,7 @@ def test_a_real_prometheus_answers_every_panel_and_rule(shared: Site, running: S
                     print(f"  {panel.title:48} {shown(legend, found)}")
         assert float(_value(server, "firnline_commits_total")) >= 1
         firing = {rule["name"] for rule in server.rules() if rule.get("state") == "firing"}
-        assert firing <= {"FirnlineDeadLetters", "FirnlineHookFails"}
+        assert firing <= {"FirnlineIntakeBroken", "FirnlineHookFails"}
     promtool = shutil.which("promtool")
     assert promtool is not None
     scraped = running.get("/metrics")
@@ -182,29 +175,6 @@ def test_a_real_prometheus_answers_every_panel_and_rule(shared: Site, running: S
 def _value(server: Prometheus, expression: str) -> str:
     found = server.query(expression)
     return str(found[0]["value"][1]) if found else "0"
-
-
-def test_a_table_waits_since_its_first_commit_and_no_forged_event_changes_that(
-    shared: Site, running: ServiceProcess
-) -> None:
-    """The table is not rewritten, so that what waits does so for the rest of the test."""
-    shared.create("out_waits")
-    events: list[TableChanged] = []
-
-    def waits() -> float:
-        """Not so when the sweep, every 5 s here, finds the commit before its event is heard."""
-        events[:] = shared.append("out_waits", commits=1)
-        shared.publish(*events)
-        time.sleep(3)
-        return running.metrics().total("firnline_table_waiting_seconds", **label("out_waits"))
-
-    wait_for("a commit that its event announced", waits)
-    (event,) = events
-    heard = running.metrics().total("firnline_events_total")
-    shared.publish(replace(event, event_id=str(uuid.uuid4()), timestamp_ms=event.timestamp_ms - 3_600_000))
-    running.wait_metric("firnline_events_total", heard + 1)
-    waiting = running.metrics().total("firnline_table_waiting_seconds", **label("out_waits"))
-    assert 0 < waiting < time.time() - event.timestamp_ms / 1000 + 1
 
 
 def test_the_sweep_finds_what_no_event_announced(shared: Site, running: ServiceProcess) -> None:
@@ -237,7 +207,7 @@ def test_an_unreadable_table_stops_no_other_and_recovers(shared: Site, running: 
     with shared.pointing("in_damaged", "file:///nowhere/00007.metadata.json"):
         metrics = running.wait_metric("firnline_table_stale", **label("in_damaged"))
         assert metrics.total("firnline_stale_tables") == 1
-        assert metrics.total("firnline_unreadable_tables_total", reason="table_unreadable") >= 1
+        assert metrics.total("firnline_looks_total", outcome="unreadable") >= 1
         assert metrics.total("firnline_table_files", **label("in_damaged")) == 8  # the last known count
         shared.create("in_other")
         shared.publish(*shared.append("in_other"))
@@ -391,7 +361,6 @@ def assert_counts_are_exact(place: Site, service: ServiceProcess, table: str) ->
             "firnline_table_files": sum(counts.data_files for counts in partitions),
             "firnline_table_small_files": sum(counts.small_files for counts in partitions),
             "firnline_table_data_bytes": sum(counts.data_bytes for counts in partitions),
-            "firnline_table_small_bytes": sum(counts.small_bytes for counts in partitions),
             "firnline_table_records": sum(counts.records for counts in partitions),
         }
         told = {name: metrics.total(name, **label(table)) for name in truth}

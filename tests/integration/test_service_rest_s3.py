@@ -30,7 +30,7 @@ def table() -> str:
 @pytest.fixture
 def lake(tmp_path: Path, broker: str, rest_catalog: RestCatalog, table: str) -> Iterator[Site]:
     own = {"include": [f"db.{table}"], "observe": ["db.orders"]}
-    kafka = {"control_topics": [f"control-{table}"]}
+    kafka = {"commit_topics": [f"control-{table}"]}
     with site(tmp_path / "site", broker, catalogs={"lake": rest_catalog.properties}, tables=own, kafka=kafka) as made:
         yield made
 
@@ -58,7 +58,9 @@ def test_commits_from_before_the_first_start_become_one_replace_commit(
     assert all(location.startswith("s3://") for location in files)
     service = lake.start()
     service.wait_ready()
-    (control,) = lake.settings.kafka.control_topics  # made after the start, and read from its beginning
+    (control,) = [
+        each.topic for each in lake.settings.kafka.commit_topics
+    ]  # made after the start, and read from its beginning
     lake.producer.send(control, CONNECT_EVENT.read_bytes()).get(timeout=30)  # a commit to db.orders, unknown here
     metrics = service.wait_metric("firnline_commits_total")
     assert lake.operations(table) == ["append"] * COMMITS + ["replace"]

@@ -95,7 +95,7 @@ class Scene:
             "bootstrap_servers": self.broker.address, "commit_topic": self.topic,
             "dead_letter_topic": f"{self.topic}-dead", "options": SHORT,
         }  # fmt: skip
-        return Settings.model_validate({**tree, "kafka": kafka, "service": {"trigger_seconds": 0.2}})
+        return Settings.model_validate({**tree, "kafka": kafka})
 
     @property
     def checkpoint(self) -> Path:

@@ -83,7 +83,7 @@ class Place(Site):
             "history": {"table": "ops.history", "batch_seconds": 1},
             "hooks": [
                 {
-                    "kind": "trino", "uri": f"https://{NOBODY}", "statement": "CALL f()", "timeout_seconds": 1,
+                    "kind": "trino", "uri": f"https://{NOBODY}", "statement": "CALL f()",
                     "password_env": "HOOK_PASSWORD",
                 }
             ],

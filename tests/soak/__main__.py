@@ -48,7 +48,7 @@ GROWTH = 1.1
 PATIENCE = 180.0  # seconds, for the debt that is left
 SCRAPE = "5s"
 SETTINGS = {
-    "policy": {name: PolicySettings().model_dump()[name] for name in ("strategy", "min_row_group_size")},  # as users'
+    "policy": {"strategy": PolicySettings().strategy},  # as users'
     "commit": {"polaris_rollback": "always"},
     # A small cache is full in minutes: what grows then is no cache.
     "service": {"manifest_cache_bytes": 8 * 2**20, "sweep_seconds": 30},
@@ -197,7 +197,7 @@ def figures(stage: Stage, rules: Prometheus, minutes: Sequence[Minute], seconds:
     def quantile(which: float, name: str) -> float:
         return value(f"histogram_quantile({which}, sum by (le) (increase({name}_bucket[{past}])))")
 
-    rewritten = value(f"sum(increase(firnline_rewrite_output_bytes_total[{past}]))")
+    rewritten = value(f"sum(increase(firnline_rewrite_input_bytes_total[{past}]))")
     written = sum(each.written_bytes for each in stage.writers)
     found: dict[str, float] = {
         "commits": sum(each.commits for each in stage.writers),

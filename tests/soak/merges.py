@@ -4,7 +4,7 @@
 
 Between two MERGEs the same job appends every four seconds, so that there is always something to rewrite. All this runs
 twice: with `commit.hold_seconds` as it is by default, and with 0. Each table is a line: how many MERGEs a rewrite made
-fail, the most small files in the partition and their bound, and the bytes that rewrites wrote in vain.
+fail, the most small files in the partition and their bound, and the bytes that rewrites read in vain.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def staged(folder: Path, commit: dict[str, Any], seed: int, merge_of: int) -> It
 
 
 def run(folder: Path, held: str, options: argparse.Namespace) -> tuple[list[Outcome], float]:
-    """One run of both tables; their outcomes, and the bytes that rewrites wrote in vain."""
+    """One run of both tables; their outcomes, and the bytes that rewrites read in vain."""
     merge_of = max(2, round(options.every / APPEND_SECONDS))
     most = dict[str, int]()
     with staged(folder, HELD[held], options.seed, merge_of) as (scene, writers):
@@ -109,11 +109,9 @@ def run(folder: Path, held: str, options: argparse.Namespace) -> tuple[list[Outc
                     most[each.table] = max(most.get(each.table, 0), small)
         time.sleep(3 * LOOK_SECONDS)
         metrics = scene.service.metrics()
-        wasted = metrics.total("firnline_rewrite_output_bytes_total") - metrics.total(
-            "firnline_commit_output_bytes_total"
-        )
+        read, used = map(metrics.total, ("firnline_rewrite_input_bytes_total", "firnline_commit_input_bytes_total"))
         bound = small_bound(options.hold_bound, merge_of)
-        return [outcome(held, each, most[each.table], bound) for each in writers], max(0.0, wasted)
+        return [outcome(held, each, most[each.table], bound) for each in writers], max(0.0, read - used)
 
 
 def small_bound(hold_seconds: float, merge_of: int) -> int:

@@ -68,7 +68,7 @@ def test_secrets_of_a_tree_and_their_parts() -> None:
         },
         "kafka": {"options": {"sasl.jaas.config": 'X required username="me" password="in-jaas";'}},
         "http": {"basic_auth": {"me": "$2b$10$hash"}},
-        "hooks": [{"password_env": "TRINO_PASSWORD", "user": "me"}],
+        "hooks": [{"password_env": "TRINO_PASSWORD"}],
     }
     found = set(secrets_in(tree))
     assert {"client:s3cret-of-client", "s3cret-of-client", "p%40ssword", "p@ssword", "Zm9vYmFy", "in-jaas"} <= found

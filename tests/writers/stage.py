@@ -127,14 +127,13 @@ def _settings(folder: Path, broker: str, catalog: RestCatalog) -> dict[str, Any]
     return {
         "catalogs": {CATALOG: catalog.properties},
         "tables": {"include": ["db.*"]},
-        "kafka": {"bootstrap_servers": broker, "commit_topic": COMMIT_TOPIC, "control_topics": [CONTROL_TOPIC]},
+        "kafka": {"bootstrap_servers": broker, "commit_topic": COMMIT_TOPIC, "commit_topics": [CONTROL_TOPIC]},
         "spark": {"master": "local[2]", "conf": dict(SPARK_CONF)},
         "policy": {"min_input_files": MIN_INPUT_FILES},
         "state": {"checkpoint": f"file://{folder}/checkpoint"},
         "service": {
             "sweep_seconds": NEVER,
             "sweep_calls_per_second": FEW,
-            "manifest_disk_folder": str(folder / "manifests"),
         },
         "http": {"host": "127.0.0.1", "port": 0},
         "logging": {"format": "json"},

@@ -161,7 +161,6 @@ class Site:
             },
             "spark": {"master": "local[2]"},
             "state": {"checkpoint": f"file://{folder}/checkpoint"},
-            "service": {"manifest_disk_folder": str(folder / "manifests")},
             "http": {"host": "127.0.0.1", "port": free_port()},
             "logging": {"format": "json"},
         }

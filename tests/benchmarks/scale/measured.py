@@ -55,7 +55,7 @@ def ledger(folder: Path, properties: dict[str, str], **sections: dict[str, objec
         {
             "catalogs": {CATALOG: properties},
             "state": {"checkpoint": f"file://{folder}/checkpoint"},
-            "service": {"manifest_disk_folder": str(folder / "manifests"), "manifest_disk_bytes": 0},
+            "service": {"manifest_disk_bytes": 0},
             **sections,
         }
     )

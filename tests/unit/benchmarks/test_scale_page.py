@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactor.settings.tree import ServiceSettings
+from streaming.intake.event_query import TRIGGER_SECONDS
 from tests.benchmarks.scale.files import read_figures, read_prices
 from tests.benchmarks.scale.model import Service, UnitCosts
 from tests.benchmarks.scale.page import FLEET, NOT_MEASURED, number, page, seconds
@@ -51,8 +52,9 @@ def test_every_price_has_a_source_and_a_date() -> None:
 
 def test_the_model_uses_the_defaults_of_the_settings() -> None:
     service, settings = Service(), ServiceSettings()
-    for name in ("trigger_seconds", "sweep_seconds", "looks_per_catalog", "concurrent_runs"):
+    for name in ("sweep_seconds", "looks_per_catalog", "concurrent_runs"):
         assert getattr(service, name) == getattr(settings, name), name
+    assert service.trigger_seconds == TRIGGER_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ from compactor.runs.work_order import STARVING_SECONDS
 from compactor.shards import Shard
 from compactor.table_names import TableName
 from metrics.debt_collector import (
-    LONGEST_LABEL,
     DebtCollector,
-    partition_label,
     table_label,
 )
 
@@ -77,7 +75,6 @@ def test_table_series_hold_the_sums_of_all_partitions():
             partition({"day": "1"}, PartitionCounts(10, 8, 1_000, 400, 3, 70, 6), due=True),
             partition({"day": "2"}, PartitionCounts(5, 1, 2_000, 30, 4, 80, 0)),
             acted_on=True,
-            waiting_since=NOW - 90,
             due_since=NOW - 40,
             manifests=ManifestCounts(12, 3_400, 5, 2.5),
             target_bytes=150,
@@ -88,18 +85,14 @@ def test_table_series_hold_the_sums_of_all_partitions():
         "table_files": 15,
         "table_small_files": 9,
         "table_data_bytes": 3_000,
-        "table_small_bytes": 430,
         "table_delete_files": 7,
         "table_records": 150,
         "table_due_partitions": 1,
         "table_debt_files": 5,  # 8 files of 400 bytes fill three files of 150; a single small file cannot be merged
         "table_due_seconds": 40,
-        "table_waiting_seconds": 90,
         "table_stale": 0,
         "table_acted_on": 1,
         "table_manifests": 12,
-        "table_manifest_bytes": 3_400,
-        "table_manifest_depth": 2.5,
     }
 
 
@@ -172,28 +165,6 @@ def test_a_table_whose_count_goes_on_is_not_unreadable():
     assert (exposed(board)["table_stale", "lake", "lake.db.t"], exposed(board)["stale_tables",]) == (1, 1)
 
 
-def test_partition_series_hold_the_counts():
-    board = DebtBoard()
-    counts = PartitionCounts(10, 8, 1_000, 400, 3, 70, 6)
-    board.put(debt("t", partition({"day": "2024-01-01", "id_bucket": 3}, counts, spec_id=2, bucket=3)))
-    found = exposed(board)
-    labels = ["lake.db.t", "2", "day=2024-01-01/id_bucket=3", "3"]
-    assert {name: value for (name, *found_labels), value in found.items() if found_labels == labels} == {
-        "partition_files": 10,
-        "partition_small_files": 8,
-        "partition_data_bytes": 1_000,
-        "partition_small_bytes": 400,
-        "partition_delete_files": 3,
-        "partition_records": 70,
-    }
-
-
-def test_unpartitioned_table_has_empty_partition_and_bucket():
-    board = DebtBoard()
-    board.put(debt("t", partition({}, small(4))))
-    assert exposed(board)["partition_files", "lake.db.t", "0", "", ""] == 4
-
-
 def test_stale_table_keeps_its_last_counts_and_says_so():
     board = DebtBoard()
     board.put(debt("t", partition({}, small(4))))
@@ -246,14 +217,6 @@ def test_tables_of_another_firnline_count_for_a_day_after_its_last_rewrite():
     assert exposed(board)["other_firnline_tables",] == 2
 
 
-def test_unlisted_namespaces_are_read_at_scrape_time() -> None:
-    now = [7]
-    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", unlisted=lambda: now[0])
-    assert samples(collector)["unlisted_namespaces",] == 7
-    now[0] = 0
-    assert samples(collector)["unlisted_namespaces",] == 0
-
-
 def test_waiting_looks_are_read_at_scrape_time_by_catalog() -> None:
     """Labelled as `firnline_catalog_available` is: an alert leaves out the tables of catalogs that do not answer."""
     waiting = {"lake": 7, "sé": 2, "sò": 3}
@@ -273,41 +236,23 @@ def test_a_catalog_that_cannot_be_listed_is_0_also_among_those_without_a_name_of
     assert not [key for key in exposed(DebtBoard()) if key[0] == "catalog_listed"], "not before a listing has ended"
 
 
-def test_oldest_waiting_is_of_tables_that_are_acted_on():
-    board = DebtBoard()
-    board.put(debt("observed", waiting_since=NOW - 500))
-    board.put(debt("acted_on", waiting_since=NOW - 40, acted_on=True))
-    board.put(debt("settled", acted_on=True))
-    board.put(debt("of_a_clock_ahead", waiting_since=NOW + 40, acted_on=True))
-    found = exposed(board)
-    assert found["oldest_waiting_seconds",] == 40
-    assert found["table_waiting_seconds", "lake", "lake.db.observed"] == 500
-    assert found["table_waiting_seconds", "lake", "lake.db.settled"] == 0
-    assert found["table_waiting_seconds", "lake", "lake.db.of_a_clock_ahead"] == 0
-
-
 def test_empty_board_is_a_clean_exposition():
     found = exposed(DebtBoard())
-    assert (found["tables",], found["tables_left_out",], found["oldest_waiting_seconds",]) == (0, 0, 0)
+    assert (found["tables",], found["late_tables",]) == (0, 0)
     assert not [series for series in found if len(series) > 1 and series[0] not in ("build_info", "shard_members")]
 
 
-def test_vanished_partition_and_table_vanish_from_the_exposition():
+def test_a_vanished_table_vanishes_from_the_exposition():
     board = DebtBoard()
-    kept, gone = partition({"day": "kept"}, small(2)), partition({"day": "gone"}, small(3))
-    board.put(debt("t", kept, gone))
+    board.put(debt("t", partition({}, small(2))))
     board.put(debt("dropped", partition({}, small(1))))
     registry = CollectorRegistry()
     registry.register(DebtCollector(board, Work, lambda: True, version="1", clock=lambda: NOW))
     before = generate_latest(registry).decode()
-    assert 'partition="day=gone"' in before
     assert 'table="lake.db.dropped"' in before
-    board.put(debt("t", kept))
     board.forget(TableName("lake", ("db",), "dropped"))
     after = generate_latest(registry).decode()
-    assert "day=gone" not in after
     assert "dropped" not in after
-    assert 'partition="day=kept"' in after
     assert 'firnline_table_files{catalog="lake",table="lake.db.t"} 2.0' in after
 
 
@@ -324,22 +269,22 @@ def test_rewritten_table_is_summed_again_and_an_unchanged_one_is_not():
     assert second["b"] is not first["b"]
 
 
-def test_worst_tables_come_first_and_the_rest_is_counted():
+def test_worst_tables_come_first():
     board = DebtBoard()
     for number in range(7):
         board.put(debt(f"t{number}", partition({}, small(number % 5))))
     found = exposed(board, max_tables=3)
     assert [series[2] for series in found if series[0] == "table_files"] == ["lake.db.t4", "lake.db.t3", "lake.db.t2"]
-    assert (found["tables",], found["tables_left_out",]) == (7, 4)
+    assert found["tables",] == 7
 
 
-def test_table_left_out_still_counts_as_stale_and_as_waiting():
+def test_table_left_out_still_counts_as_stale():
     board = DebtBoard()
     board.put(debt("shown", partition({}, small(9)), stale="gone"))
-    board.put(debt("stale", stale="gone", acted_on=True, waiting_since=NOW - 7))
+    board.put(debt("stale", stale="gone", acted_on=True))
     found = exposed(board, max_tables=1)
     assert not [series for series in found if "lake.db.stale" in series]
-    assert (found["stale_tables",], found["oldest_waiting_seconds",]) == (2, 7)
+    assert found["stale_tables",] == 2
 
 
 def test_tables_that_alerts_are_about_have_series_before_those_with_most_small_files():
@@ -365,22 +310,8 @@ def test_limits_hold_at_their_edges(limit):
     board = DebtBoard()
     for name in "ab":
         board.put(debt(name, partition({"p": 1}, small(1)), partition({"p": 2}, small(1))))
-    found = exposed(board, max_tables=limit, worst_partitions=limit)
+    found = exposed(board, max_tables=limit)
     assert len([series for series in found if series[0] == "table_files"]) == limit
-    assert len([series for series in found if series[0] == "partition_files"]) == limit
-
-
-@given(
-    sizes=st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8),
-    worst=st.integers(0, 12),
-)
-def test_worst_partitions_are_those_of_the_whole_fleet(sizes, worst):
-    board = DebtBoard()
-    for number, table in enumerate(sizes):
-        board.put(debt(f"t{number}", *(partition({"p": p}, small(files)) for p, files in enumerate(table))))
-    found = exposed(board, worst_partitions=worst)
-    shown = sorted((value for series, value in found.items() if series[0] == "partition_small_files"), reverse=True)
-    assert shown == sorted((files for table in sizes for files in table), reverse=True)[:worst]
 
 
 def test_ten_thousand_tables_are_bounded_and_quick():
@@ -396,13 +327,9 @@ def test_ten_thousand_tables_are_bounded_and_quick():
     assert time.process_time() - started < 5, "a scrape times out after 10 seconds"
     lines = text.splitlines()
     tables = [line for line in lines if line.startswith("firnline_table_small_files{")]
-    worst = [line for line in lines if line.startswith("firnline_partition_small_files{")]
     assert len(tables) == 5_000
-    assert len(worst) == 20
     assert 'table="lake.db.t09999"' in tables[0]
-    assert [line.split("} ")[1] for line in worst[:4]] == ["10003.0", "10002.0", "10002.0", "10001.0"]
-    assert sum("firnline_" in line and not line.startswith("#") for line in lines) < 5_000 * 15 + 20 * 6 + 25
-    assert "firnline_tables_left_out 5000.0" in lines
+    assert sum("firnline_" in line and not line.startswith("#") for line in lines) < 5_000 * 11 + 25
 
 
 def test_hostile_names_keep_the_exposition_readable():
@@ -437,34 +364,6 @@ def test_table_label_tells_tables_of_one_depth_apart(first, second):
     assert len(labels) == len({first, second})
 
 
-@given(st.lists(st.none() | parts | st.sampled_from(["null", "true", "%6Eull"]), min_size=4, max_size=4))
-def test_partition_label_tells_partitions_apart(values):
-    first, second = ({"a": values[0], "b": values[1]}, {"a": values[2], "b": values[3]})
-    labels = {partition_label(partition(one, small(1))) for one in (first, second)}
-    assert len(labels) == (1 if first == second else 2)
-
-
-def test_partition_label_shows_values_as_people_write_them():
-    values = {"day": "2024-01-01", "hour": 5, "ok": True, "x": 1.5, "none": None, "text": "a/b=c"}
-    assert (
-        partition_label(partition(values, small(1))) == "day=2024-01-01/hour=5/ok=true/x=1.5/none=null/text=a%2Fb%3Dc"
-    )
-
-
-def test_long_labels_are_cut_and_stay_apart():
-    labels = {partition_label(partition({"p": "x" * 10_000 + end}, small(1))) for end in "ab"}
-    assert len(labels) == 2
-    assert {len(label) for label in labels} == {LONGEST_LABEL}
-
-
-def test_same_partition_text_under_two_specs_is_two_series():
-    board = DebtBoard()
-    board.put(debt("t", *(partition({"day": "1"}, small(files), spec_id=files) for files in (1, 2))))
-    found = exposed(board)
-    assert found["partition_files", "lake.db.t", "1", "day=1", ""] == 1
-    assert found["partition_files", "lake.db.t", "2", "day=1", ""] == 2
-
-
 def test_registering_reads_no_board_and_refuses_a_second_collector():
     class Unread(DebtBoard):
         def tables(self):
@@ -479,7 +378,7 @@ def test_registering_reads_no_board_and_refuses_a_second_collector():
 def test_paused_tables_are_those_that_would_be_rewritten():
     board = DebtBoard()
     for name, acted_on in (("a", True), ("b", True), ("seen", False)):
-        board.put(debt(name, acted_on=acted_on, due_since=NOW - 9, waiting_since=NOW - 9))
+        board.put(debt(name, acted_on=acted_on, due_since=NOW - 9))
     assert exposed(board)["paused_tables",] == 0
     found = exposed(board, paused=lambda table: table.name != "b")
     assert found["paused_tables",] == 1
@@ -488,5 +387,4 @@ def test_paused_tables_are_those_that_would_be_rewritten():
         for metric in ("table_acted_on", "table_due_seconds")
     )
     assert (acted_on, due) == ([0, 1, 0], [0, 9, 0]), "nobody is paged for what a person wanted"
-    assert exposed(board, paused=lambda _: True)["oldest_waiting_seconds",] == 0
     assert exposed(board, held_until=lambda _: NOW - 2)["table_due_seconds", "lake", "lake.db.a"] == 2

@@ -66,24 +66,23 @@ def test_exemplars_lead_from_a_figure_to_its_run_where_the_format_has_them(serve
     }
     led = {name for name, samples in families.items() for sample in samples if sample.exemplar is not None}
     assert led == {
-        "firnline_rewrite_seconds",
-        "firnline_rewrite_group_seconds",
+        "firnline_rewrite_groups",
         "firnline_run_stage_seconds",
         "firnline_commits",
         "firnline_event_to_compacted_seconds",
     }
-    (bucket,) = [sample for sample in families["firnline_rewrite_group_seconds"] if sample.exemplar]
-    assert (bucket.exemplar.labels, bucket.exemplar.value) == ({"run_id": "run-7"}, 1.5)
+    (sample,) = [sample for sample in families["firnline_rewrite_groups"] if sample.exemplar]
+    assert (sample.exemplar.labels, sample.exemplar.value) == ({"run_id": "run-7"}, 1.0)
     assert b"run-7" not in ask(server, "/metrics")[2]
 
 
 @pytest.mark.skipif(not prometheus_installed(), reason="prometheus is not installed; `make test-monitoring` does it")
 def test_a_real_prometheus_keeps_the_exemplars(serve, tmp_path):
     registry = CollectorRegistry()
-    Recorder(registry)(replace(REWRITTEN, run_id="run-7"))
+    Recorder(registry)(replace(RUN_COMMITTED, run_id="run-7"))
     host, port = serve(registry=registry).address
     with prometheus(tmp_path, f"{host}:{port}") as server:
-        found = wait_for("a scrape", lambda: server.exemplars("firnline_rewrite_group_seconds_bucket"))
+        found = wait_for("a scrape", lambda: server.exemplars("firnline_event_to_compacted_seconds_bucket"))
     assert found == [{"run_id": "run-7"}]
 
 

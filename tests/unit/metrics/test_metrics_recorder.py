@@ -130,7 +130,7 @@ CONVERTED = EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, f
 HELD = CommitHeld("r3", TABLE, 12.5, after_writer=True)
 UNDONE = CommitRolledBack("r3", TABLE, 9)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
-KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
+KEPT = HistoryWritten(rows=7)
 REMOVED = FileDeleted(TABLE, "r1", "s3://lake/t/data/00000-00000-firnline-r1.parquet", "ended_run")
 REFUSED = DeletionRefused(TABLE, "r1", ("s3://lake/t/data/a.parquet",), "it lies outside the table's own locations")
 
@@ -143,129 +143,44 @@ EXAMPLES = (
 SPLICE = '{engine="splice",reason="same_schema"}'
 
 EXPECTED = {
-    RunPlanned: {
-        "runs_planned_total": 1,
-        "planned_groups_total": 2,
-        "planned_files_total": 30,
-        "planned_bytes_total": 4_000,
-        'run_stage_seconds_sum{stage="plan"}': 0.5,
-        'run_stage_seconds_count{stage="plan"}': 1,
-    },
-    PartitionsSkipped: {},
-    GroupCommitted: {"carried_rows_total": 4, "rebased_rows_total": 5},
-    RunMoved: {},
-    CommitWaits: {},
+    RunPlanned: {'run_stage_seconds_sum{stage="plan"}': 0.5, 'run_stage_seconds_count{stage="plan"}': 1},
     HttpEventAnswered: {'http_events_total{result="refused"}': 1},
-    HistoryWritten: {
-        "history_rows_total": 7,
-        "history_dropped_rows_total": 3,
-        "history_failed_appends_total": 1,
-    },
+    HistoryWritten: {'hook_calls_total{hook="history",result="told"}': 1},
     GroupDropped: {
         'dropped_groups_total{reaction="give_up",reason="row_count_mismatch"}': 1,
         'table_damage_total{reason="row_count_mismatch"}': 1,
     },
     RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
-    GroupRewritten: {
-        f"rewrite_groups_total{SPLICE}": 1,
-        f"rewrite_input_files_total{SPLICE}": 15,
-        f"rewrite_output_files_total{SPLICE}": 1,
-        f"rewrite_input_bytes_total{SPLICE}": 2_000,
-        f"rewrite_output_bytes_total{SPLICE}": 1_900,
-        f"rewrite_decoded_bytes_total{SPLICE}": 1_200,
-        f"rewrite_input_rows_total{SPLICE}": 100,
-        f"rewrite_deleted_rows_total{SPLICE}": 3,
-        f"rewrite_output_rows_total{SPLICE}": 97,
-        f"rewrite_seconds_total{SPLICE}": 1.5,
-        'rewrite_group_seconds_sum{engine="splice"}': 1.5,
-        'rewrite_group_seconds_count{engine="splice"}': 1,
-    },
+    GroupRewritten: {f"rewrite_groups_total{SPLICE}": 1, f"rewrite_input_bytes_total{SPLICE}": 2_000},
     RunCommitted: {
         "commits_total": 1,
-        "commit_groups_total": 2,
         "commit_input_files_total": 30,
         "commit_output_files_total": 3,
         "commit_input_bytes_total": 4_000,
-        "commit_output_bytes_total": 3_800,
-        "commit_removed_delete_files_total": 6,
         'run_stage_seconds_sum{stage="rewrite"}': 7.0,
         'run_stage_seconds_count{stage="rewrite"}': 1,
         'run_stage_seconds_sum{stage="commit"}': 0.25,
         'run_stage_seconds_count{stage="commit"}': 1,
         "event_to_compacted_seconds_sum": 42.0,
         "event_to_compacted_seconds_count": 1,
-        "last_commit_timestamp_seconds": NOW,
     },
     RunFailed: {'run_failures_total{reaction="replan",reason="conflict",stage="commit"}': 1},
-    RunWouldRewrite: {
-        "would_rewrite_runs_total": 1,
-        "would_rewrite_groups_total": 5,
-        "would_rewrite_input_files_total": 60,
-        "would_rewrite_output_files_total": 6,
-        "would_rewrite_bytes_total": 7_000,
-    },
-    ManifestsRead: {
-        "manifest_cache_hits_total": 8,
-        "manifest_cache_misses_total": 2,
-        "manifest_disk_hits_total": 3,
-        "manifests_prefetched_total": 4,
-        "manifests_foreseen_total": 5,
-        "manifests_unusual_total": 6,
-        "manifest_read_bytes_total": 512,
-        "manifest_read_seconds_total": 0.125,
-    },
-    ManifestsRewritten: {
-        "manifest_rewrites_total": 1,
-        "manifests_merged_total": 117,
-        "manifest_rewrite_seconds_total": 1.5,
-    },
-    CommitHeld: {
-        'commits_held_total{after="writer"}': 1,
-        "commit_hold_seconds_total": 12.5,
-    },
-    CommitRolledBack: {"commits_rolled_back_total": 1},
-    EqualityDeletesConverted: {
-        "converted_delete_files_total": 4,
-        "converted_rows_total": 90,
-        "conversion_read_bytes_total": 4096,
-        "conversion_seconds_total": 2.5,
-    },
-    HookFinished: {
-        'hook_calls_total{hook="0-trino",result="failed"}': 1,
-        'hook_seconds_total{hook="0-trino"}': 0.5,
-    },
-    LedgerUpdated: {
-        "ledger_updates_total": 1,
-        'ledger_recounts_total{reason="snapshot_expired"}': 1,
-        "event_to_ledger_seconds_sum": 3.0,
-        "event_to_ledger_seconds_count": 1,
-    },
-    EventsHeard: {
-        'events_total{source="canonical"}': 4,
-        'events_total{source="glue"}': 1,
-        'event_age_seconds_count{source="glue"}': 1,
-        'event_age_seconds_sum{source="glue"}': 0.5,
-        'last_event_timestamp_seconds{source="canonical"}': 1_700_000_000.5,
-        'last_event_timestamp_seconds{source="glue"}': 1_700_000_000.5,
-    },
+    ManifestsRead: {"manifest_cache_misses_total": 2},
+    ManifestsRewritten: {"manifests_merged_total": 117},
+    HookFinished: {'hook_calls_total{hook="0-trino",result="failed"}': 1},
+    LedgerUpdated: {'ledger_recounts_total{reason="snapshot_expired"}': 1},
+    EventsHeard: {'events_total{source="canonical"}': 4, 'events_total{source="glue"}': 1},
     CommitUnannounced: {'unannounced_commits_total{source="glue"}': 1},
-    LocationUnresolved: {'unresolved_locations_total{source="s3"}': 1},
     TableLooked: {'looks_total{outcome="unchanged"}': 1},
     CatalogAnswers: {'catalog_available{catalog="lake"}': 1},
-    TableUnreadable: {'unreadable_tables_total{reason="not_found"}': 1},
     StreamEnded: {'stream_ends_total{cause="kafka_unavailable",query="ledger"}': 1},
     EventsLost: {'lost_events_total{query="ledger"}': 4},
     DeadLettered: {'dead_letters_total{reason="no_decoder"}': 6},
-    BatchFinished: {
-        'batch_seconds_sum{query="ledger"}': 2.0,
-        'batch_seconds_count{query="ledger"}': 1,
-        'batch_input_rows_total{query="ledger"}': 11,
-        'last_batch_timestamp_seconds{query="ledger"}': NOW,
-    },
+    BatchFinished: {'last_batch_timestamp_seconds{query="ledger"}': NOW},
     FileDeleted: {'unreferenced_files_removed_total{reason="ended_run"}': 1},
-    DeletionRefused: {"refused_deletions_total": 1},
     LagChanged: {'event_lag_offsets{query="ledger"}': 13},
 }
+"""Of each event that is counted. All others are for the log, the history or the status page."""
 
 
 def moved(*told, kinds=("_bucket", "_created")) -> dict[str, float]:
@@ -284,12 +199,12 @@ def moved(*told, kinds=("_bucket", "_created")) -> dict[str, float]:
 
 
 def test_examples_hold_every_event_type():
-    assert {type(event) for event in EXAMPLES} == set(typing.get_args(events.Event)) == set(EXPECTED)
+    assert {type(event) for event in EXAMPLES} == set(typing.get_args(events.Event)) >= EXPECTED.keys()
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 def test_event_moves_its_metrics_and_no_others(event):
-    assert moved(event) == EXPECTED[type(event)]
+    assert moved(event) == EXPECTED.get(type(event), {})
 
 
 def test_counters_add_up_over_events():
@@ -352,24 +267,27 @@ def test_a_hook_that_is_configured_is_shown_before_its_first_call():
     assert shown == [0, 0]
 
 
+def test_the_history_counts_as_a_hook_that_fails_for_failed_appends_and_dropped_decisions():
+    found = moved(HistoryWritten(rows=0, error="no answer"), HistoryWritten(rows=0, dropped=3))
+    assert found == {'hook_calls_total{hook="history",result="failed"}': 2}
+
+
 def test_what_is_not_known_is_not_observed():
     assert "event_to_compacted_seconds_count" not in moved(replace(COMMITTED, event_to_compacted_seconds=None))
-    assert moved(LedgerUpdated(TABLE, None)) == {"ledger_updates_total": 1}
-    assert moved(LedgerUpdated(TABLE, None, counted=False)) == {}
+    assert moved(LedgerUpdated(TABLE, None)) == {}
 
 
 def test_a_latency_lands_in_its_bucket():
-    found = moved(LEDGER, kinds=("_created",))
-    assert 'event_to_ledger_seconds_bucket{le="2.5"}' not in found
-    assert found['event_to_ledger_seconds_bucket{le="5.0"}'] == 1
+    found = moved(COMMITTED, kinds=("_created",))
+    assert 'event_to_compacted_seconds_bucket{le="30.0"}' not in found
+    assert found['event_to_compacted_seconds_bucket{le="60.0"}'] == 1
 
 
 @pytest.mark.parametrize("seconds", [-0.2, math.nan, math.inf, -math.inf])
 def test_clocks_that_disagree_cost_neither_the_event_nor_the_sum(seconds):
-    found = moved(replace(LEDGER, event_to_ledger_seconds=seconds), replace(MANIFESTS, seconds=seconds), LEDGER)
-    assert found["event_to_ledger_seconds_sum"] == 3.0
-    assert found["event_to_ledger_seconds_count"] == 2
-    assert "manifest_read_seconds_total" not in found
+    found = moved(replace(COMMITTED, event_to_compacted_seconds=seconds), COMMITTED)
+    assert found["event_to_compacted_seconds_sum"] == 42.0
+    assert found["event_to_compacted_seconds_count"] == 2
 
 
 def test_odd_reasons_share_one_series():
@@ -386,7 +304,6 @@ def test_odd_label_values_are_bounded_in_every_event():
         replace(HEARD, by_source={odd: 1}),
         replace(LOOKED, outcome=odd),
         replace(ANSWERS, catalog=odd),
-        replace(UNREADABLE, reason=odd),
         replace(DEAD, reason=odd),
         replace(BATCH, query=odd),
     )
@@ -397,13 +314,9 @@ def test_odd_label_values_are_bounded_in_every_event():
 def test_a_run_id_that_says_nothing_or_too_much_is_no_exemplar(run_id):
     registry = CollectorRegistry()
     Recorder(registry)(replace(REWRITTEN, run_id=run_id))
-    assert registry.get_sample_value("firnline_rewrite_group_seconds_count", {"engine": "splice"}) == 1
+    labels = {"engine": "splice", "reason": "same_schema"}
+    assert registry.get_sample_value("firnline_rewrite_groups_total", labels) == 1
     assert not any(sample.exemplar for family in registry.collect() for sample in family.samples)
-
-
-def test_unknown_event_is_an_error():
-    with pytest.raises(AssertionError):
-        Recorder(CollectorRegistry())("not an event")
 
 
 def test_two_recorders_share_nothing():

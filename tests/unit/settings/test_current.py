@@ -54,7 +54,7 @@ SECTIONS = st.fixed_dictionaries(
         "http": st.just({"port": 2}),
         "service": st.just({"concurrent_runs": 3}),
         "kafka": st.just({"commit_topic": "other"}),
-        "commit": st.just({"groups": 7}),
+        "commit": st.just({"hold_seconds": 7}),
         "history": st.just({"batch_seconds": 7}),
     },
 )

@@ -66,7 +66,7 @@ def test_a_size_that_is_too_large_is_refused(size: Any) -> None:
     catalogs = {"lake": {"type": "rest", "uri": "http://c"}}
     for policy in (
         {"target_file_size": size},
-        {"max_small_bytes": size},
+        {"min_file_size": size},
         {"tables": {"db.*": {"min_file_size": size}}},
     ):
         with pytest.raises(ValueError, match=r"allowed|too large|valid"):
@@ -75,7 +75,7 @@ def test_a_size_that_is_too_large_is_refused(size: Any) -> None:
 
 def test_the_message_says_how_large_a_number_may_be() -> None:
     variables = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest", "FIRNLINE_CATALOGS__LAKE__URI": "http://c"}
-    for key in ("POLICY__MAX_SMALL_BYTES", "POLICY__TARGET_FILE_SIZE", "COMMIT__BYTES", "COMMIT__GROUPS"):
+    for key in ("POLICY__MIN_INPUT_FILES", "POLICY__TARGET_FILE_SIZE", "LIMITS__BYTES_PER_HOUR"):
         with pytest.raises(InputError, match=r"is too large; at most 9,223,372,036,854,775,807"):
             load_settings(None, {**variables, f"FIRNLINE_{key}": str(10**20)})
 

@@ -74,8 +74,8 @@ def test_what_check_config_prints_has_the_same_text(value: str, tmp_path: Path) 
 
 
 def test_a_boolean_setting_may_be_yes_or_no(tmp_path: Path) -> None:
-    settings = read(tmp_path, f"{CATALOG}manifests: {{rewrite: no}}\npolicy: {{prune_files: on}}")
-    assert (settings.manifests.rewrite, settings.policy.prune_files) == (False, True)
+    settings = read(tmp_path, f"{CATALOG}manifests: {{rewrite: no}}\nhttp: {{basic_auth: {{}}, accept_events: off}}")
+    assert (settings.manifests.rewrite, settings.http.accept_events) == (False, False)
 
 
 @pytest.mark.parametrize("value", ["", "~", "null", "Null"])
@@ -86,8 +86,8 @@ def test_a_property_without_a_value_is_refused(value: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("value", ["1:30:00", "0x1F", "0b101", "0o17", "1e3"])
 def test_elsewhere_a_number_that_is_not_decimal_is_refused(value: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, f"{CATALOG}policy:\n  max_small_files: {value}\n")
-    assert f"policy.max_small_files: '{value}' is not allowed; allowed: a whole number" in said
+    said = refusal(tmp_path, f"{CATALOG}policy:\n  min_input_files: {value}\n")
+    assert f"policy.min_input_files: '{value}' is not allowed; allowed: a whole number" in said
     assert said.endswith("(line 3)")
 
 

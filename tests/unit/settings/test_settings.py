@@ -58,34 +58,6 @@ def test_the_target_is_the_policys_else_the_tables_else_icebergs() -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"min_file_size": 1000, "target_file_size": 1000},
-        {"min_file_size": "900MB", "target_file_size": "100MB"},
-        {"max_file_size": 1000, "target_file_size": 1000},
-        {"max_file_size": 100, "target_file_size": 1000},
-    ],
-    ids=["minimum at the target", "minimum above", "maximum at the target", "maximum below"],
-)
-def test_sizes_that_do_not_go_together_are_refused_wherever_they_are_set(values: dict[str, Any]) -> None:
-    """As by Spark: outputs would be small again, or too large at once."""
-    target = values["target_file_size"]
-    size = {key: value for key, value in values.items() if key != "target_file_size"}
-    for policy in (values, {**size, "tables": {"db.*": {"target_file_size": target}}}, {"tables": {"db.*": values}}):
-        with pytest.raises(ValidationError, match=r"must be (below|above) the target"):
-            PolicySettings.model_validate(policy)
-    of_table = PolicySettings.model_validate(size).for_table(
-        TableName.parse("lake.db.t", ["lake"]), {"firnline.policy.target_file_size": str(target)}
-    )
-    by_property = PolicySettings.model_validate(size), {"write.target-file-size-bytes": "100"}
-    with pytest.raises(InputError, match=r"must be (below|above) the target"):
-        file_sizes(of_table, {})
-    if "min_file_size" in size:
-        with pytest.raises(InputError, match=r"policy\.min_file_size: .* must be below the target of 100"):
-            file_sizes(*by_property)
-
-
-@pytest.mark.parametrize(
     ("setting", "elsewhere", "at_polaris"),
     [("auto", False, True), ("always", True, True), ("never", False, False)],
 )
@@ -136,7 +108,7 @@ def test_values_of_catalogs_become_text_as_their_clients_want_it(tmp_path: Path)
         ("catalogs: {lake: {}}\npolice: {}", "police: unknown key"),
         ("catalogs: {lake: {}}\npolicy: {tables: {db.t: {target: 5}}}", "policy.tables.db.t.target: unknown key"),
         ("catalogs: {lake: {}}\npolicy: {min_input_files: one}", "policy.min_input_files: "),
-        ("catalogs: {lake: {}}\npolicy: {min_file_size_ratio: 1.5}", "policy.min_file_size_ratio: "),
+        ("catalogs: {lake: {}}\npolicy: {growth: 0.5}", "policy.growth: "),
         ("catalogs: {lake: {}}\npolicy: {target_file_size: big}", "policy.target_file_size"),
         ("catalogs: {lake: {}}\nhttp: {port: 70000}", "http.port: "),
         ("catalogs: {lake: {}}\ntables: {include: db.t}", "tables.include: "),
@@ -169,9 +141,9 @@ def test_a_missing_file_is_an_error_and_an_empty_one_is_not(tmp_path: Path) -> N
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    text = "catalogs: {lake: {type: rest, uri: http://c}}\npolicy: {min_input_files: 7, delete_file_threshold: 3}"
+    text = "catalogs: {lake: {type: rest, uri: http://c}}\npolicy: {min_input_files: 7, growth: 3}"
     settings = from_file(tmp_path, text, {"FIRNLINE_POLICY__MIN_INPUT_FILES": "9"})
-    assert (settings.policy.min_input_files, settings.policy.delete_file_threshold) == (9, 3)
+    assert (settings.policy.min_input_files, settings.policy.growth) == (9, 3)
 
 
 def test_dotted_and_dashed_catalog_properties_are_spelled_as_pyiceberg_spells_them() -> None:
@@ -376,15 +348,15 @@ def test_a_misspelled_override_is_refused_even_if_it_is_null() -> None:
 @pytest.mark.parametrize(
     ("kafka", "hook", "said"),
     [
-        ({"commit_topic": "a", "control_topics": ["b", "a"]}, "h", "control_topics: firnline writes to a"),
-        ({"dead_letter_topic": "a", "control_topics": ["a"]}, "h", "control_topics: firnline writes to a"),
+        ({"commit_topic": "a", "commit_topics": ["b", "a"]}, "h", "commit_topics: firnline writes to a"),
+        ({"dead_letter_topic": "a", "commit_topics": ["a"]}, "h", "commit_topics: firnline writes to a"),
         ({"commit_topic": "a", "dead_letter_topic": "a"}, "h", "dead_letter_topic: a is the commit_topic"),
         ({"commit_topic": "a"}, "a", "hooks: topic a is one of kafka"),
         ({"dead_letter_topic": "a"}, "a", "hooks: topic a is one of kafka"),
-        ({"control_topics": ["a"]}, "a", "hooks: topic a is one of kafka"),
-        ({"control_topics": ["a", "a"]}, "h", "control_topics.*topic a is named twice"),
+        ({"commit_topics": ["a"]}, "a", "hooks: topic a is one of kafka"),
+        ({"commit_topics": ["a", "a"]}, "h", "commit_topics.*topic a is named twice"),
         (
-            {"control_topics": ["a"], "commit_topics": [{"topic": "a", "format": "kafka_connect"}]},
+            {"commit_topics": ["a", {"topic": "a", "format": "kafka_connect"}]},
             "h",
             "commit_topics.*topic a is named twice",
         ),
@@ -405,5 +377,5 @@ def test_a_topic_has_one_use(kafka: dict[str, Any], hook: str, said: str) -> Non
     with pytest.raises(ValidationError, match=said):
         Settings.model_validate(tree)
     more = ["q", {"pattern": "q"}]  # a topic may match a pattern too
-    apart = {"commit_topic": "x", "dead_letter_topic": "y", "control_topics": ["z"], "commit_topics": more}
+    apart = {"commit_topic": "x", "dead_letter_topic": "y", "commit_topics": ["z", *more]}
     Settings.model_validate({**tree, "kafka": apart})

@@ -98,7 +98,7 @@ def test_the_document_names_the_line(tmp_path: Path) -> None:
     assert origins["policy.growth"] == f"{path}:4"
     assert origins["policy.min_input_files"] == f"{path}:5"  # the file says it, although it is the default
     assert origins["policy.tables.db.*.target_file_size"] == f"{path}:8"
-    assert origins["policy.max_small_files"] == "default"
+    assert origins["policy.settle_after_seconds"] == "default"
     assert origins["http.port"] == "FIRNLINE_HTTP__PORT"
     assert document["settings"]["policy"]["tables"] == {"db.*": {"strategy": "tiered", "target_file_size": 2**30}}
 

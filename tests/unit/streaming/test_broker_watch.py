@@ -8,10 +8,12 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from compactor.errors import InputError, RetryError
-from compactor.settings.kafka import KafkaSettings
+from compactor.settings.kafka import CommitTopic, KafkaSettings
 from streaming.kafka.broker_watch import BrokerWatch, topics_trouble
 
-KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1", commit_topic="commits", control_topics=("control",))
+KAFKA = KafkaSettings(
+    bootstrap_servers="127.0.0.1:1", commit_topic="commits", commit_topics=(CommitTopic(topic="control"),)
+)
 
 
 def watch(*errors: Exception) -> BrokerWatch:

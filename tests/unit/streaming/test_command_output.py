@@ -66,7 +66,6 @@ def config(catalog: Catalog, tmp_path: Path) -> Path:
     path.write_text(
         f'catalogs: {{lake: {{type: sql, uri: "{uri}", warehouse: "{warehouse}"}}}}\n'
         f'tables: {{include: ["*"]}}\nstate: {{checkpoint: "{tmp_path}/checkpoint"}}\n'
-        "service: {manifest_disk_bytes: 0}\n"
     )
     return path
 

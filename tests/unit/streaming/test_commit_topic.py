@@ -37,7 +37,7 @@ def test_every_event_of_a_sink_refuses_its_topic_whatever_else_is_there(file: Pa
         said = refused(*values)
         assert said is not None
         assert "kafka.commit_topic: topic commits holds control events of a Kafka Connect sink" in said
-        assert "list this topic in kafka.control_topics, and give kafka.commit_topic a topic of its own" in said
+        assert "list this topic in kafka.commit_topics, and give kafka.commit_topic a topic of its own" in said
 
 
 def test_a_large_event_of_a_sink_is_recognised() -> None:

@@ -132,7 +132,7 @@ def test_a_waiting_service_hears_the_signal(place: Place, tmp_path: Path) -> Non
         until(lambda: service._controls.settings.tables.exclude == ("a.secret",))
         place.file.write_text("tables: {")
         service.reload()
-        until(lambda: service._state.controls.settings_refused)
+        until(lambda: service._state.settings_refused)
     finally:
         active.release()
         waiting.join(60)

@@ -85,8 +85,8 @@ def test_an_event_without_a_name_means_the_catalog_of_the_empty_name() -> None:
 
 def test_the_format_of_a_topic_is_set_or_found() -> None:
     kafka = KafkaSettings(
-        control_topics=("control",),
         commit_topics=(
+            "control",
             "mixed",
             {"topic": "ours", "format": "canonical"},
             {"pattern": "sink-.*", "format": "kafka_connect"},
@@ -128,7 +128,7 @@ def test_every_decoder_can_be_set_as_a_format() -> None:
 
 
 def test_topics_of_other_systems() -> None:
-    kafka = KafkaSettings(control_topics=("control",), commit_topics=("mixed", {"pattern": ".*-events"}))
+    kafka = KafkaSettings(commit_topics=("control", "mixed", {"pattern": ".*-events"}))
     assert kafka.named_topics == ("iceberg-commits", "control", "mixed")
     assert kafka.reads("polaris-events")
     assert not kafka.reads("polaris-events-2")

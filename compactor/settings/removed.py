@@ -1,0 +1,98 @@
+"""Keys that are no settings any more: they have no effect, and a warning says what holds instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from compactor.settings.origins import Key, Sources, dotted, walk
+
+_PER_TABLE: Final = "set the table property firnline.{key} instead"
+_OPTION: Final = "set the table property firnline.{key} instead, or --option {option} for one run"
+_OF_A_RUN: Final = "give --option {option} to the run instead"
+
+
+def _option(key: str, option: str, text: str = _OPTION) -> dict[str, str]:
+    return {key: text.format(key=key, option=option)}
+
+
+REMOVED: Final[dict[str, str]] = {
+    "kafka.control_topics": "name these topics in kafka.commit_topics, which are only read too",
+    "kafka.consumer_group": "the group is firnline- and the commit topic",
+    "kafka.max_events_per_batch": "a batch has at most 2,000 events",
+    **_option("policy.min_file_size", "min-file-size-bytes"),
+    **_option("policy.max_file_size", "max-file-size-bytes"),
+    **_option("policy.max_file_group_size", "max-file-group-size-bytes"),
+    **_option("policy.max_file_group_input_files", "max-file-group-input-files"),
+    **_option("policy.max_files_to_rewrite", "max-files-to-rewrite"),
+    **_option("policy.rewrite_job_order", "rewrite-job-order"),
+    **_option("policy.delete_file_threshold", "delete-file-threshold"),
+    **_option("policy.delete_ratio_threshold", "delete-ratio-threshold"),
+    "policy.max_small_bytes": "set the table property firnline.policy.max_small_files instead",
+    "policy.settle_growth": "it is 2; see policy.growth and policy.settle_after_seconds",
+    **{
+        f"policy.{name}": _PER_TABLE.format(key=f"policy.{name}")
+        for name in (
+            "min_file_size_ratio",
+            "carried_delete_ratio",
+            "equality_delete_threshold",
+            "consecutive_replaces",
+            "prune_files",
+            "max_small_files",
+            "max_small_file_age_seconds",
+            "skip_newer_than_seconds",
+            "min_row_group_size",
+        )
+    },
+    "commit.groups": "a commit has at most 1,000 file groups",
+    "commit.bytes": "a commit has at most 100 GiB of input",
+    **_option("commit.max_commits", "partial-progress.max-commits", _OF_A_RUN),
+    **_option("commit.max_failed_commits", "partial-progress.max-failed-commits", _OF_A_RUN),
+    **_option("commit.snapshot_properties", "snapshot-property.<name>", _OF_A_RUN),
+    "manifests.min_count": "manifests are merged from 100 on; manifests.rewrite switches it",
+    "manifests.min_reduction": "a merge must make manifests four times fewer; manifests.rewrite switches it",
+    "manifests.wait_seconds": "merges wait an hour for another writer's commit; manifests.rewrite switches them",
+    "service.trigger_seconds": "events are read once a second",
+    "service.switch_check_seconds": "switches are read every 15 seconds",
+    "service.shard_group": "set service.shard instead, e.g. 0/2 and 1/2 for two services",
+    **_option("service.max_concurrent_file_group_rewrites", "max-concurrent-file-group-rewrites", _OF_A_RUN),
+    "service.retry_seconds": "the first back-off of a table is 10 seconds",
+    "service.manifests_per_batch": "a look reads at most 500 manifests",
+    "service.manifest_job_bytes": "executors decode manifests from 256 MiB on",
+    "service.manifest_disk_bytes": "decoded manifests take 1 GiB of disk at most",
+    "service.manifest_disk_folder": "set XDG_CACHE_HOME instead",
+    "service.worst_partitions": "partitions have no metrics; see `firnline debt`",
+    "service.lease_seconds": "a process that is silent for 60 seconds is dead",
+    "service.grace_seconds": "a table that is gone is searched under other names after 45 minutes",
+    "history.batch_rows": "an append has at most 1,000 decisions; see history.batch_seconds",
+    "history.buffer_rows": "20,000 decisions wait while appends fail",
+    "history.repeat_skips_seconds": "the same reason to skip a partition is recorded once a day",
+    "hooks[*].timeout_seconds": "an attempt has 10 seconds",
+    "hooks[*].user": "write it into hooks[].uri, e.g. https://user@trino:8443",
+    "hooks[*].catalog": "write Trino's name of the catalog into hooks[].statement",
+}
+"""By key: its successor, or why it needs none. `policy.<key>` also stands for `policy.tables.<glob>.<key>`."""
+
+
+def drop_removed(sources: Sources) -> tuple[str, ...]:
+    """Take the removed keys out of what file and environment say; return a notice for each."""
+    found = [(key, why) for key, _ in walk(sources.values) for why in _reasons(key)]
+    notices = []
+    for key, why in found:
+        origin = sources.origin(key)
+        where = f" ({origin.place})" if origin else ""
+        notices.append(f"{dotted(key)} is no setting any more and has no effect: {why}{where}")
+        _take(sources.values, key)
+    return tuple(notices)
+
+
+def _reasons(key: Key) -> Iterator[str]:
+    name = dotted(("policy", *key[3:]) if key[:2] == ("policy", "tables") and len(key) == 4 else key)  # noqa: PLR2004 - policy.tables.<glob>.<key>
+    yield from (why for removed, why in REMOVED.items() if fnmatchcase(name, removed.replace("[*]", "[[]*]")))
+
+
+def _take(tree: Any, key: Key) -> None:
+    for part in key[:-1]:
+        tree = tree[part]
+    del tree[key[-1]]
