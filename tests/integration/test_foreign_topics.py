@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import RetryError
-from compactor.settings.kafka import CommitTopic, KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka import commit_topic
