@@ -2,7 +2,8 @@
 
 A hold ends at its time, or when what it depends on has changed (its basis), or when it is released: the work was done.
 A clock that is set back to before its begin ends it, too, unless it waits for no time: so none lasts for longer than it
-should. How often the work has failed in a row is kept for an hour after its end.
+should. How often the work has failed in a row is kept for an hour after its end, of a table until it succeeds: a run
+may last for hours.
 """
 
 from __future__ import annotations
@@ -130,8 +131,10 @@ class Holds:
         """The holds that a time will end, the next one first. Forgets those that were over long ago."""
         now = self.clock()
         with self._lock:
-            kept = {place: _only(known, lambda each: now < each.until + KEPT_SECONDS) for place, known in
-                    self._known.items()}  # fmt: skip
+            kept = {
+                place: _only(known, lambda each: each.key.what is What.TABLE or now < each.until + KEPT_SECONDS)
+                for place, known in self._known.items()
+            }
             self._known = {place: known for place, known in kept.items() if known}
         timed = (each for known in kept.values() for each in known.values() if not math.isinf(each.until))
         return tuple(sorted((each for each in timed if each.lasts(now)), key=lambda each: each.until))

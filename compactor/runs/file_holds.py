@@ -28,8 +28,8 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 HOUR: Final = 3600.0
-UNANSWERED: Final = replace(LATER, first_seconds=60.0, longest_seconds=HOUR)
-"""Of files without an answer: each attempt takes minutes."""
+UNANSWERED: Final = replace(LATER, first_seconds=60.0, longest_seconds=600.0)
+"""Of files without an answer: each attempt takes minutes. Shorter than `HOUR`, which is of files that were given up."""
 NAME: Final = "holds.json"
 LOST: Final = "files that could not be rewritten are tried again at once"
 MOST_SHOWN: Final = 20
@@ -73,7 +73,7 @@ class FileHolds:
         rows = None if self._file is None else self._file.load(lambda tree: [*map(_decoded, tree["files"])])
         now = self.holds.clock()
         for left in rows or ():
-            hold = replace(left, since=min(left.since, now))
+            hold = replace(left, since=min(left.since, now), until=min(left.until, now + HOUR))
             if hold.key.what is What.SUSPECT:
                 hold = replace(left, since=now, until=now + HOUR)
             if hold.lasts(now):
@@ -101,6 +101,11 @@ class FileHolds:
         """Data files that need not be tried now, and why: nothing has changed that can help, and it is too early."""
         lasting = [each for each in self.holds.of(what, table.name).values() if each.basis == _basis(table)]
         return {path: each.why for each in lasting for path in each.key.part}
+
+    def given_up(self, table: TableView) -> Mapping[str, str]:
+        """Those of `left_out` for which another attempt is in vain unless somebody mends them."""
+        lasting = [each for each in self.holds.of(What.FILES, table.name).values() if each.until - each.since >= HOUR]
+        return {path: each.why for each in lasting if each.basis == _basis(table) for path in each.key.part}
 
     def until(self, table: TableName, *whats: What) -> float | None:
         """When another attempt may be made, in seconds since the epoch; None: there is nothing to try."""
@@ -187,8 +192,9 @@ class FileHolds:
             waits = self.holds.waits
             kept = [each for each in waits if each.key.what in {What.FILES, What.SUSPECT}]
             kept += [each for left in self._if_it_dies.values() for each in left if each is not None]
-            self._told = waits_of(waits)
-            self._file.save({"files": [*map(_encoded, kept)], "waits": self._told})
+            told = waits_of(waits)
+            if self._file.save({"files": [*map(_encoded, kept)], "waits": told}):
+                self._told = told
 
 
 def told_waits(checkpoint: str) -> list[Wait]:
@@ -200,9 +206,11 @@ def told_waits(checkpoint: str) -> list[Wait]:
     """
     try:
         tree = json.loads(StateFolder(checkpoint).read(NAME))
+        return [each for each in tree.get("waits", ()) if each["of"] and each["until"] > time.time()]
     except FileNotFoundError:
         return []
-    return [each for each in tree.get("waits", ()) if each["until"] > time.time()]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{NAME} is damaged: {error}") from error
 
 
 def waits_of(holds: Sequence[Hold]) -> list[Wait]:

@@ -319,8 +319,8 @@ class RewriteWorker:
 
 
 def _overtaken_files(dropped: Sequence[DroppedGroup]) -> int:
-    """Files of groups that other commits overtook, or that were not tried: another run can rewrite them."""
-    overtaken = (drop.planned.file_group for drop in dropped if isinstance(drop.error, ReplanError))
+    """Files of groups that other commits overtook, or that got no answer: another run can rewrite them."""
+    overtaken = (drop.planned.file_group for drop in dropped if not isinstance(drop.error, GiveUpError))
     return sum(len(group.files) for group in overtaken)
 
 

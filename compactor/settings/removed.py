@@ -95,4 +95,4 @@ def _reasons(key: Key) -> Iterator[str]:
 def _take(tree: Any, key: Key) -> None:
     for part in key[:-1]:
         tree = tree[part]
-    del tree[key[-1]]
+    tree.pop(key[-1], None)  # an alias of YAML stands in several places, and is one value

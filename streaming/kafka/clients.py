@@ -128,6 +128,8 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.compression.type": LETTER_COMPRESSION,
         "kafka.max.block.ms": LETTER_BLOCK_MS,
+        "kafka.delivery.timeout.ms": "20000",  # no bad event holds up the good ones for minutes
+        "kafka.request.timeout.ms": "10000",
         "topic": kafka.dead_letter_topic,
         **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }

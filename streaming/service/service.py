@@ -69,6 +69,7 @@ HOOK_SECONDS = 2.0
 MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
 OFFSETS_SECONDS = 60.0
 RETRY_SECONDS = 10.0  # first back-off of a failed table; it doubles up to 10 min
+TELL_SECONDS = 60.0  # between writes of what waits, for `debt --why`
 SAVE_AGAIN_SECONDS = 10.0  # between saves of requests that were dropped, and attempts on a disk that is full
 
 
@@ -177,11 +178,14 @@ class Service:
             InputError: the broker answers for the first time, and the topics cannot be used.
         """
         state, saved_at = self._state, self._state.ticks()
+        told_at = saved_at
         while not stop.wait(1.0):
             state.beat = state.ticks()
             if state.beat - saved_at >= SAVE_AGAIN_SECONDS:
                 saved_at = state.beat
                 self._board.save_requests()
+            if state.beat - told_at >= TELL_SECONDS:
+                told_at = state.beat
                 self._files.tell()
             if state.lease is not None:
                 state.lease.check()

@@ -48,6 +48,7 @@ LEASE_SECONDS: Final = 60.0
 SWEEP_SECONDS: Final = 15.0
 GRACE_SECONDS: Final = 1800.0
 RETRY_SECONDS: Final = 5.0
+SWITCH_CHECK_SECONDS: Final = 15.0
 
 
 class SimulatedQueue:
@@ -113,7 +114,7 @@ class Service:
             self.records,
             slots,
             LEASE_SECONDS,
-            self.settings.service.switch_check_seconds,
+            SWITCH_CHECK_SECONDS,
             commit=self.settings.commit,
             listener=publish,
             clock=self._now,

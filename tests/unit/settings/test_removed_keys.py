@@ -67,6 +67,14 @@ def test_removed_keys_have_no_effect_and_are_named_with_their_place(tmp_path: Pa
     assert loaded.settings.policy.tables["db.*"].growth == 4
 
 
+def test_a_removed_key_in_a_value_that_stands_twice_is_taken_out_of_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "firnline.yaml"
+    path.write_text(f"{CATALOG}policy:\n  tables: {{'a.*': &big {{max_file_size: 1GB, growth: 4}}, 'b.*': *big}}\n")
+    loaded = load_with_sources(path, {})
+    assert len(loaded.removed) == 2
+    assert [each.growth for each in loaded.settings.policy.tables.values()] == [4, 4]
+
+
 def test_a_start_logs_each_and_check_config_prints_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "firnline.yaml"
     path.write_text(f"{CATALOG}history: {{buffer_rows: 9}}\n")
