@@ -44,6 +44,7 @@ def test_the_settings_win_over_the_users_spark(tmp_path: Path) -> None:
     assert "2 rewrite slots: 2 cores" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpreter", ["/nowhere/python", *slow("/bin/true")])
 def test_an_interpreter_that_cannot_work_is_named_before_a_rewrite(tmp_path: Path, interpreter: str) -> None:
     conf = {**SPARK_CONF, "spark.pyspark.python": interpreter}

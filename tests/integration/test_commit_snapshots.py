@@ -245,6 +245,7 @@ def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_n
 # --- several commits, summary properties ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
     create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
     insert(lake, table_name, 3)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 UNMERGED = "'commit.manifest-merge.enabled'='false'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upgraded", ["meanwhile", "before"])
 @pytest.mark.parametrize("by", ["", *slow("PARTITIONED BY (a)")])
 def test_the_first_commit_after_an_upgrade_gives_the_row_ids(

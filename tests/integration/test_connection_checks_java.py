@@ -64,6 +64,7 @@ def checks(config: Path, *arguments: str, code: int = 0, **environment: str) -> 
     return {check["name"]: check for check in document(done)["checks"]}
 
 
+@pytest.mark.slow
 def test_what_only_java_needs_is_missed(table: Table, properties: dict[str, str], tmp_path: Path) -> None:
     """Python's clients need no region for a store with an address of its own."""
     del properties["s3.region"]

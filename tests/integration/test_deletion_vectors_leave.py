@@ -171,6 +171,7 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     return left(lake, table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", *slow("splice", "encode", "spark")])
 @ONE_LAYOUT
 def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(

@@ -252,6 +252,7 @@ def test_offsets_that_were_read_are_those_of_a_group(stage: Stage) -> None:
     admin.close()
 
 
+@pytest.mark.slow
 def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:
     """A batch of the stream has 30 MB; what a Python worker gets at once stays below a few."""
     sizes: list[int] = []
@@ -308,6 +309,7 @@ def test_each_bad_event_is_one_letter_and_stops_nothing(stage: Stage) -> None:
     assert stage.counts == {**dict.fromkeys(bad, 1), "unrecognised": 2}
 
 
+@pytest.mark.slow
 def test_large_letters_are_cut_and_fit(stage: Stage) -> None:
     values = [event("t", size=2 * MAX_EVENT_BYTES), event("t", catalog="attic", size=MAX_EVENT_BYTES)]
     with stage.events():

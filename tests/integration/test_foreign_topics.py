@@ -92,6 +92,7 @@ def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     assert [record.value for record in place.records(place.topic)] == list(SINK_EVENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observe", [False, True])
 def test_no_event_by_http_reaches_a_sinks_control_topic(
     tmp_path: Path, broker: str, admin: KafkaAdminClient, place: Site, observe: bool

@@ -123,6 +123,7 @@ def test_a_user_and_a_day_open_the_manifests_of_that_day(lake: Lake, year: str) 
     assert "SelectedBucketsCount: 1 out of 16" in plan(lake, where)
 
 
+@pytest.mark.slow
 def test_a_user_alone_opens_them_all_as_every_day_has_him(lake: Lake, year: str) -> None:
     _, read, of = planned(lake, f"user_id = {USER}")
     assert (read, of) == (MANIFESTS, MANIFESTS)

@@ -103,6 +103,7 @@ def test_an_event_is_timed_until_its_count_and_until_its_rewrite(shared: Site, r
     assert metrics.total("firnline_events_total", source="canonical") >= 1
 
 
+@pytest.mark.slow
 def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> None:
     """By every hook; one that fails is counted, and nobody waits for it."""
     for hook, result in (("0-kafka", "told"), ("1-trino", "failed")):

@@ -128,6 +128,7 @@ def test_rows_that_are_given_their_ids_meanwhile_keep_them(lake: Lake, table_nam
     assert sorted(map(tuple, lake.sql(lineage))) == before
 
 
+@pytest.mark.slow
 def test_a_planned_snapshot_whose_manifests_are_gone_is_planned_anew(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
