@@ -233,10 +233,9 @@ class LedgerUpdated:
 
 @dataclass(frozen=True)
 class EventsHeard:
-    """Usable events of one micro-batch, by decoder. `oldest_ms`: timestamp of the oldest, since the epoch."""
+    """Usable events of one micro-batch, by decoder."""
 
     by_source: Mapping[str, int]
-    oldest_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

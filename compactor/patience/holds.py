@@ -110,7 +110,7 @@ class Holds:
         return 0 if found is None else found.tries
 
     def known(self, what: What, of: Hashable) -> Mapping[Any, Hold]:
-        """Holds of one table or catalog by part, whatever their basis, also those that were over a while ago."""
+        """Holds of one table or catalog by part, on any basis, also those that were over a while ago."""
         return self._known.get((what, of), {})
 
     def of(self, what: What, of: Hashable) -> Mapping[Any, Hold]:

@@ -45,7 +45,7 @@ class MissedError(RetryError):
 
 
 def commit_deadline(hold_seconds: float, ticks: Callable[[], float]) -> Deadline:
-    """Until when a finished rewrite waits for its commit, whatever it waits for; then it is thrown away.
+    """Until when a finished rewrite waits for its commit, in all its waits together; then it is thrown away.
 
     A lock, a branch that is to be published, a writer that must commit first (`policy.consecutive_replaces`), a
     catalog, store or lock that does not answer, commits that others beat or the catalog rolls back for writers: ten

@@ -48,8 +48,6 @@ class Work:
 
     Attributes:
         oldest_due_seconds: How long the table that has waited longest is due, without quiet hours.
-        oldest_run_seconds: Age of the oldest run.
-        silent_run_seconds: The longest time that some run has made no progress.
         lost: Tables whose runs hang and were given up.
         working: Tables that run and whose last run did not fail.
         late: Tables that have been due for more than an hour without quiet hours, less those in `working`.
@@ -62,8 +60,6 @@ class Work:
     queued: int = 0
     running: int = 0
     oldest_due_seconds: float = 0.0
-    oldest_run_seconds: float = 0.0
-    silent_run_seconds: float = 0.0
     lost: tuple[TableName, ...] = ()
     working: frozenset[TableName] = frozenset()
     late: int = 0
@@ -242,7 +238,7 @@ class Dispatcher:
             working = frozenset(table for table in self._running if not self._holds.tries(Key(What.TABLE, table)))
             running, lost = len(self._running), tuple(sorted(self._lost))
         unsettled = [debt for debt in tables if debt.acted_on and debt.has_work and not self._is_settled(debt)]
-        limits, lines = self._limits, self._lifelines
+        limits = self._limits
         usage = limits.usage(self._usage.recent(now), now)
         ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
         budgets, quiet = limits.budgets(usage), limits.is_quiet(now)
@@ -251,8 +247,6 @@ class Dispatcher:
             queued=len(ready),
             running=running,
             oldest_due_seconds=max(ages.values(), default=0.0),
-            oldest_run_seconds=lines.oldest_seconds,
-            silent_run_seconds=lines.most_silent_seconds,
             lost=lost,
             working=working,
             late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),

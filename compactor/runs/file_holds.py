@@ -97,15 +97,15 @@ class FileHolds:
         """How often the work on some of these files has failed in a row."""
         return max((each.tries for part, each in self.holds.known(what, table).items() if part & paths), default=0)
 
-    def left_out(self, table: TableView, what: What = What.FILES) -> Mapping[str, str]:
-        """Data files that need not be tried now, and why: nothing has changed that can help, and it is too early."""
-        lasting = [each for each in self.holds.of(what, table.name).values() if each.basis == _basis(table)]
-        return {path: each.why for each in lasting for path in each.key.part}
+    def left_out(self, table: TableView, what: What = What.FILES, *, given_up: bool = False) -> Mapping[str, str]:
+        """Data files that need not be tried now, and why: nothing has changed that can help, and it is too early.
 
-    def given_up(self, table: TableView) -> Mapping[str, str]:
-        """Those of `left_out` for which another attempt is in vain unless somebody mends them."""
-        lasting = [each for each in self.holds.of(What.FILES, table.name).values() if each.until - each.since >= HOUR]
-        return {path: each.why for each in lasting if each.basis == _basis(table) for path in each.key.part}
+        `given_up`: without the files that got no answer of the store.
+        """
+        basis, least_seconds = _basis(table), HOUR if given_up else 0.0
+        holds = self.holds.of(what, table.name).values()
+        lasting = [each for each in holds if each.basis == basis and each.until - each.since >= least_seconds]
+        return {path: each.why for each in lasting for path in each.key.part}
 
     def until(self, table: TableName, *whats: What) -> float | None:
         """When another attempt may be made, in seconds since the epoch; None: there is nothing to try."""
@@ -147,7 +147,7 @@ class FileHolds:
     ) -> Iterator[None]:
         """While the block runs, Spark works on these suspects, by their numbers among the groups that are under way.
 
-        It waits until no other one is worked on; `waits` is called meanwhile, each second, and says whether the run is
+        It waits until no other one is worked on; until then `waits` is called each second, and says whether the run is
         over. A suspect stays one until the run ends that it outlives: a group may have several tasks.
         """
         while suspects and not self._alone.acquire(timeout=1.0):

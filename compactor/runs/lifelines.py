@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from compactor.table_names import TableName
@@ -21,37 +20,29 @@ ABANDONED_SECONDS: Final = STALLED_SECONDS + 300.0
 """Without progress, after which the dispatcher does not wait for a run any more."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    started: float
-    moved: float
-
-
 class Lifelines:
-    """When each run started and last moved. Thread-safe. `ticks`: a steady clock in seconds."""
+    """When each run last moved. Thread-safe. `ticks`: a steady clock in seconds."""
 
     def __init__(self, ticks: Callable[[], float] = time.monotonic) -> None:
         self._ticks = ticks
         self._lock = threading.Lock()
-        self._lines: dict[TableName, _Line] = {}
+        self._moved: dict[TableName, float] = {}
 
     def moved(self, table: TableName) -> None:
         """The table's run starts, or makes progress."""
-        now = self._ticks()
         with self._lock:
-            known = self._lines.get(table)
-            self._lines[table] = _Line(known.started if known else now, now)
+            self._moved[table] = self._ticks()
 
     def ended(self, table: TableName) -> None:
         """The table's run has ended."""
         with self._lock:
-            self._lines.pop(table, None)
+            self._moved.pop(table, None)
 
     def silent_seconds(self, table: TableName) -> float:
         """How long the table's run has made no progress; 0 if it does not run."""
         with self._lock:
-            line = self._lines.get(table)
-        return 0.0 if line is None else self._ticks() - line.moved
+            moved = self._moved.get(table)
+        return 0.0 if moved is None else self._ticks() - moved
 
     def stalled(self, table: TableName) -> bool:
         """Whether the run must be stopped."""
@@ -60,17 +51,3 @@ class Lifelines:
     def is_lost(self, table: TableName) -> bool:
         """Whether the run did not end although it was stopped."""
         return self.silent_seconds(table) > ABANDONED_SECONDS
-
-    @property
-    def oldest_seconds(self) -> float:
-        """Age of the oldest run; 0 without runs."""
-        now = self._ticks()
-        with self._lock:
-            return max((now - line.started for line in self._lines.values()), default=0.0)
-
-    @property
-    def most_silent_seconds(self) -> float:
-        """The longest time that some run has made no progress; 0 without runs."""
-        now = self._ticks()
-        with self._lock:
-            return max((now - line.moved for line in self._lines.values()), default=0.0)

@@ -191,14 +191,11 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        left_out = self.files.left_out(table)
-        if requested is not None:
+        # A person's request does not leave out what got no answer: that must not end it.
+        left_out = self.files.left_out(table, given_up=requested is not None)
+        if requested is not None and not self.board.request_has_begun(debt.table, requested):
             # The first run of a person's request tries all files, but for those that would kill the process once more.
-            # The others leave out what was given up: what got no answer must not end the request.
-            begun = self.board.request_has_begun(debt.table, requested)
-            left_out = (
-                self.files.given_up(table) if begun else {path: why for path, why in left_out.items() if why == DIED}
-            )
+            left_out = {path: why for path, why in left_out.items() if why == DIED}
         request = replace(request, without=left_out)
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):

@@ -249,14 +249,14 @@ class EventStream:
             self._has_read(next(_offsets(progress.json, "endOffset")))
 
     def _has_read(self, end: Offsets) -> None:
-        """Up to these offsets. Tells of what was skipped, and of topics that were deleted and created again."""
+        """Up to these offsets. Report what was skipped, and topics that were deleted and created again."""
         if self._skipped:
             self._skipped = False
             lost = offsets_between(self._read_to, end) if self._read_to else 0
             self.listener(EventsLost(query=EVENTS_QUERY, count=max(1, lost)))
-        anew = [topic for topic in end if offsets_between(end, {topic: self._read_to.get(topic, {})})]
-        if anew:
-            LOG.warning("topics were created again, and events of them were missed: %s", ", ".join(anew))
+        created_again = [topic for topic in end if offsets_between(end, {topic: self._read_to.get(topic, {})})]
+        if created_again:
+            LOG.warning("topics were created again, and events of them were missed: %s", ", ".join(created_again))
             self.look_at_all()
         self._read_to = end
         self.broker.read(end)

@@ -25,7 +25,7 @@ from streaming.logs.events import LOG
 LOOK_SECONDS = 10.0
 QUICK = {"request_timeout_ms": 5_000, "bootstrap_timeout_ms": 5_000}
 """A silent broker is seen within 25 s: the pause, a request on the old connection, a new one and its first request."""
-WITHOUT = "every table is looked at every 20 s meanwhile"
+WITHOUT = "until then every table is looked at every 20 s"
 Offsets = Mapping[str, Mapping[str, int]]
 """The next offset to read, by topic and partition."""
 
@@ -106,7 +106,7 @@ class BrokerWatch:
         try:
             with closing(admin_client(self.kafka, **QUICK)) as client:
                 return topics_trouble(self.kafka, client)
-        except Exception as error:  # noqa: BLE001 - whatever a client raises: events cannot be read
+        except Exception as error:  # noqa: BLE001 - after any error of a client, events cannot be read
             return str(no_broker(self.kafka, error))
 
     def look(self) -> None:

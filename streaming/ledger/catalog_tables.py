@@ -239,7 +239,7 @@ class CatalogTables:
             yield CommitUnannounced(table=table, source=rhythm.source)
 
     def _missing(self, table: TableName, record: TableRecord, error: FirnlineError, now: Now) -> Iterable[Action]:
-        """The catalog has no such table. A proxy may say so for a moment: then its state is counted anew.
+        """The catalog has no such table. A proxy may say so for a moment: then its state is counted again.
 
         Requests cannot be found again. They wait for another look, and as long as listings have the table.
         """

@@ -93,7 +93,7 @@ class Rhythm:
         """Commits that no event has told of when the look finds them, seconds since the epoch, the newest first.
 
         A sweep: all new ones. A look for events: those long before the oldest event, and before the newest commit,
-        which one of the events tells of, whatever its clock says. A look after a commit of ours tells nothing.
+        which one of the events tells of, even if its clock is wrong. A look after a commit of ours tells nothing.
         """
         if self.head is None or (oldest_event is None and not swept):
             return []

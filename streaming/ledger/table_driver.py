@@ -57,10 +57,7 @@ class TableDriver:
             for table, asked in told.looks.items():
                 self.tables.of(table).hear(table, asked, now)
         if events:
-            oldest: dict[str, int] = {}
-            for event in events:
-                oldest[event.source] = min(event.timestamp_ms, oldest.get(event.source, event.timestamp_ms))
-            self._listener(EventsHeard(by_source=Counter(event.source for event in events), oldest_ms=oldest))
+            self._listener(EventsHeard(by_source=Counter(event.source for event in events)))
 
     def look_soon(self, table: TableName) -> None:
         """Ask for a look at a table: we committed to it, or did not find it."""
@@ -132,7 +129,7 @@ class TableDriver:
     # --- listings -----------------------------------------------------------------------------------------------------
 
     def list_if_due(self, catalog: str) -> None:
-        """List the catalog, if it is time. Looks go on meanwhile: thousands of namespaces take minutes."""
+        """List the catalog, if it is time. Looks go on during that: thousands of namespaces take minutes."""
         tables = self.tables.catalogs[catalog]
         with self.deciding() as now:
             if not tables.starts_listing(now):

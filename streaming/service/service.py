@@ -284,7 +284,7 @@ class Service:
         return lease.right
 
     def _shard_deployment(self) -> str:
-        """Services that divide the tables are one deployment, whatever checkpoints they have; empty without others."""
+        """Services that divide the tables are one deployment with several checkpoints; empty without others."""
         kafka = self._settings.kafka
         place = f"kafka:{kafka.bootstrap_servers}/{kafka.commit_topic}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, place)) if self._shard.count > 1 else ""

@@ -113,7 +113,7 @@ LEDGER = LedgerUpdated(
     recount_reason="snapshot_expired",
     event_to_ledger_seconds=3.0,
 )
-HEARD = EventsHeard({"canonical": 4, "glue": 1}, {"glue": 1_700_000_000_000})
+HEARD = EventsHeard({"canonical": 4, "glue": 1})
 UNANNOUNCED = CommitUnannounced(TABLE, "glue")
 BY_HTTP = HttpEventAnswered("refused")
 UNRESOLVED = LocationUnresolved("s3", "s3://lake/t/metadata")

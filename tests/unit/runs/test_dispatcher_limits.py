@@ -109,7 +109,7 @@ def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends(
     assert slots.acquire(str(debt("hangs").table))
     bench.steady = ABANDONED_SECONDS
     bench.nothing_more(1)
-    assert bench.dispatcher.status.silent_run_seconds == ABANDONED_SECONDS
+    assert bench.lifelines.silent_seconds(debt("hangs").table) == ABANDONED_SECONDS
     bench.steady += 1
     bench.called(2)
     assert bench.calls == ["hangs", "next"]
@@ -127,16 +127,16 @@ def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends(
     assert bench.dispatcher.stop(PATIENCE)
 
 
-def test_the_age_of_a_run_counts_from_its_start_and_its_silence_from_its_last_progress(bench: Bench) -> None:
+def test_the_silence_of_a_run_counts_from_its_last_progress_until_its_end(bench: Bench) -> None:
     bench.put(debt("a"))
     bench.called(1)
     bench.steady = 50.0
     bench.lifelines.moved(debt("a").table)
     bench.steady = 60.0
-    status = bench.dispatcher.status
-    assert (status.oldest_run_seconds, status.silent_run_seconds) == (60.0, 10.0)
+    assert bench.lifelines.silent_seconds(debt("a").table) == 10.0
     bench.end("a")
-    assert bench.dispatcher.status.oldest_run_seconds == 0.0
+    assert bench.dispatcher.stop(PATIENCE)
+    assert bench.lifelines.silent_seconds(debt("a").table) == 0.0
 
 
 def test_a_table_that_may_not_start_is_passed_over_until_it_may(bench: Bench) -> None:

@@ -154,7 +154,7 @@ def test_what_got_no_answer_is_left_out_for_longer_each_time_also_beside_new_fil
         lives.now = until
         assert files.left_out(table) == {}
     assert UNANSWERED.seconds(tries) < HOUR, "what was given up waits for an hour"
-    assert files.given_up(table) == {}
+    assert files.left_out(table, given_up=True) == {}
 
 
 def test_what_the_file_tells_people_is_what_a_time_will_end(lives: Lives, table: TableView) -> None:
@@ -214,3 +214,10 @@ def test_a_suspect_does_not_wait_for_another_once_its_run_is_over(lives: Lives, 
         second.alone(table, {1: B}, lambda: True),
     ):
         pass
+
+
+def test_what_was_given_up_is_told_from_what_got_no_answer(lives: Lives, table: TableView) -> None:
+    files = lives.begin()
+    files.note(table, [(A, GiveUpError("a page is damaged")), (B, RetryError("503"))], What.FILES)
+    assert set(files.left_out(table)) == A | B
+    assert set(files.left_out(table, given_up=True)) == A
