@@ -7,19 +7,19 @@ import shutil
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from compactor.commit.sweep import MOST_SETTLE_SECONDS
 from compactor.errors import RetryError
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location
 from compactor.reasons import Reason
-from compactor.settings.tree import Settings
 from tests.simulator.catalogs import forget
-from tests.simulator.java import UNAVAILABLE, JavaError
+from tests.simulator.java import UNAVAILABLE
+from tests.simulator.java_objects import JavaError
+from tests.simulator.profiles import profile_of
 from tests.simulator.schedule import Process, scheduled
 from tests.simulator.service import LEASE_SECONDS, Service
 from tests.simulator.world import Request, ViolationError, World
@@ -27,30 +27,10 @@ from tests.simulator.writers import Writers
 
 MOST_ACTS: Final = 25
 """Of others in one history, before all settles: beyond, it takes time and finds little."""
-SILENT_IN: Final = 0.15
-PAID_IN: Final = 0.3
-"""Share of the histories in which the debt is paid at the end: that takes longer than all before."""
-MOST_SECONDS: Final = {"stop": 60.0, "debt": 6 * 3600.0, "commit": 3600.0}
+MOST_SECONDS: Final = {"stop": 60.0, "debt": 6 * 3600.0, "commit": 660.0}
 """Bounds: of a stop, of the time in which debt is paid once faults have ended, and of the time from a run's last output
-to its commit or its failure.
+to its commit or its failure: ten minutes, and what the calls take, beside twice the hold.
 """
-
-
-@cache
-def _settings(converts: int | None, tiered: bool, hold_seconds: float, groups: int) -> Settings:
-    policy: dict[str, Any] = {
-        "strategy": "tiered" if tiered else "threshold",
-        "settle_after_seconds": 60.0,
-        "min_input_files": 2,
-        "target_file_size": 4096,
-        "convert_equality_deletes": converts,
-        "equality_delete_threshold": 3,
-    }
-    commit = {"hold_seconds": hold_seconds, "groups": groups, "max_failed_commits": groups % 2}
-    catalogs = {"lake": {"type": "rest", "uri": "http://catalog"}}
-    return Settings(
-        catalogs=catalogs, tables={"include": ["*"]}, policy=policy, commit=commit, manifests={"rewrite": False}
-    )
 
 
 @dataclass
@@ -63,8 +43,9 @@ class History:
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
+        self.profile = profile_of(self.chance)
         self.services: list[tuple[Service, Process]] = []
-        self.killing = 0
+        self.ending, self.steps_left, self.aim = "", 0, ""
         self.quiet = False
         self.acting = False
         self.frozen: dict[Path, bytes] = {}
@@ -83,20 +64,15 @@ class History:
         chance = self.chance
         with scheduled(chance) as plan:
             self.plan = plan
-            kind = ("rest", "rest", "polaris", "location")[self.seed % 4]
-            version = (2, 3, 2, 3, 1, 3, 2)[self.seed % 7]
-            self.world = World(chance, kind, version, plan, faults=chance.choice((0.0, 0.1, 0.5)))
-            self.world.cluster = bool(self.world.faults) and chance.random() < 0.3
+            profile = self.profile
+            kind, version = chance.choice(profile.kinds), chance.choice(profile.versions)
+            self.world = World(chance, kind, version, plan, profile, faults=chance.choice(profile.faults))
+            self.world.cluster = bool(self.world.faults) and chance.random() < profile.cluster
             self.world.store.use()
             self.world.store.before = self.at_the_store
-            self.rush = chance.choice((0.05, 0.2, 0.4))
-            self.settings = _settings(
-                converts=chance.choice((None, 1, 1, 2)),
-                tiered=chance.random() < 0.3,
-                hold_seconds=chance.choice((0.0, 0.0, 10.0)),
-                groups=chance.choice((1, 1000, 1000)),
-            )
-            self.writers = Writers(self.world, mixed=chance.random() < 0.3)
+            self.rush, self.leased = chance.choice(profile.rush), chance.random() < profile.leased
+            self.settings = profile.settings(chance)
+            self.writers = Writers(self.world, mixed=chance.random() < profile.mixed)
             try:
                 self._play()
             except ViolationError:
@@ -113,7 +89,7 @@ class History:
     def told(self) -> str:
         """What has happened, a line each."""
         world = self.world
-        head = f"seed {self.seed} ({world.kind}, V{world.first_version}): {world.violation}"
+        head = f"seed {self.seed} ({self.profile.name}, {world.kind}, V{world.first_version}): {world.violation}"
         return f"{head}\n  " + "\n  ".join(world.story)
 
     def _play(self) -> None:
@@ -139,11 +115,11 @@ class History:
             self._others(self.rush * (3 if what == "apply" else 1))  # no moment is as delicate
             self.acting = False
             plan.sleep(self.chance.choice((0.0, 0.05, 0.2)))
-            if self.killing and process is self.services[-1][1]:
-                self.killing -= 1
-                if not self.killing:
-                    self._kill(process)
-                    plan.check_alive()
+            if self.steps_left and process is self.services[-1][1] and self.aim in ("", what):
+                self.steps_left -= 1
+                if not self.steps_left:
+                    self._end_now()
+                    plan.sleep(0.0)
             self._fault(what)
 
     def at_the_store(self, what: str, path: str) -> None:
@@ -152,9 +128,11 @@ class History:
             self._is_on_record(path)
         if what in ("create", "delete"):
             self.step(what)
-        elif path in self.silent and self.plan.process is not None:
+        elif "firnline-" in path:
+            self.step("look")
+        if path in self.silent and self.plan.process is not None:
             raise OSError("no answer")
-        elif self.world.faults and self.plan.process is not None and self.chance.random() < 0.02 * self.world.faults:
+        if self.world.faults and self.plan.process is not None and self.chance.random() < 0.02 * self.world.faults:
             raise OSError("503 Slow Down")
 
     def _is_on_record(self, path: str) -> None:
@@ -184,9 +162,9 @@ class History:
         if self.quiet or self.acts >= MOST_ACTS or self.chance.random() >= how_often:
             return
         self.acts += 1
-        if self.world.pending and self.chance.random() < 0.5:
+        if self.world.pending and self.chance.random() < self.profile.arrives:
             self._arrives(self.chance.choice(self.world.pending))
-        elif self.world.faults and self.chance.random() < SILENT_IN:
+        elif self.world.faults and self.chance.random() < self.profile.silent:
             self._silence()
         else:
             self.writers.act()
@@ -233,7 +211,7 @@ class History:
         host = "here" if self.chance.random() < 0.6 or not self.services else f"host-{number}"
         owner = Owner(host, "boot", "ns", number, str(number))
         service = Service(
-            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited
+            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited, self.leased
         )
         self.services.append((service, Process(f"service-{number}")))
         return self.services[-1]
@@ -274,27 +252,34 @@ class History:
         """A service works for a while; then it is stopped, killed, or paused until another has taken over."""
         service = self._start()
         process = self.services[-1][1]
-        end = self.chance.choices(["stop", "kill", "pause"], [4, 5, 2])[0]
-        if end == "kill":
-            self.killing = self.chance.randint(1, 60)
+        self.ending = self.chance.choices(["stop", "kill", "pause"], self.profile.ends)[0]
+        self.aim = self.chance.choice(self.profile.aims)
+        if self.ending != "stop":
+            self.steps_left = self.chance.randint(1, 2 if self.aim else 60)
         for _ in range(self.chance.randint(1, 4)):
-            self.plan.wait(lambda: process.dead, self.chance.choice((1.0, 5.0, 15.0)))
+            self.plan.wait(lambda: process.dead or bool(process.paused_until), self.chance.choice((1.0, 5.0, 15.0)))
             self._others(0.7)
-        self.killing = 0
-        if end == "kill":
-            if not process.dead:
-                self._kill(process)
-            self._bury(process)
-        elif end == "stop":
+        if self.ending == "stop":
             service.life.stopping, began = True, self.plan.now
             self.plan.wait(lambda: process.is_over, 60.0)
             self.waited("stop", self.plan.now - began)
             self._stopped(service, process)
-        else:
-            process.paused_until = self.plan.now + self.chance.choice((LEASE_SECONDS / 2, 2 * LEASE_SECONDS, 600.0))
-            service.life.fenced = True
-            self.events["paused"] += 1
-            self.world.tell(f"{process.name} is paused until {process.paused_until - 1_900_000_000:.0f}")
+        elif self.steps_left:
+            self._end_now()
+        if process.dead:
+            self._bury(process)
+
+    def _end_now(self) -> None:
+        """The newest service is killed, or paused."""
+        self.steps_left = 0
+        service, process = self.services[-1]
+        if self.ending == "kill":
+            self._kill(process)
+            return
+        process.paused_until = self.plan.now + self.chance.choice((LEASE_SECONDS / 2, 2 * LEASE_SECONDS, 600.0))
+        service.life.fenced = True
+        self.events["paused"] += 1
+        self.world.tell(f"{process.name} is paused until {process.paused_until - 1_900_000_000:.0f}")
 
     def _stopped(self, service: Service, process: Process) -> None:
         if process.is_over:
@@ -310,7 +295,7 @@ class History:
     def _settle(self) -> None:
         """Faults end, all that is on its way arrives, writers go on: debt is paid, and nothing is left behind."""
         world = self.world
-        for _ in range(self.chance.choice((0, 1, 2))):
+        for _ in range(self.chance.choice(self.profile.sweeps)):
             seconds = self.chance.choice((15.0, 3600.0, 86_400.0))
             self.plan.patience = max(1.0, seconds / 20)
             self._sweep(seconds)
@@ -330,7 +315,7 @@ class History:
         if not all(process.is_over for _, process in self.services):
             world.violated("a service does not end")
             return
-        if self.chance.random() < PAID_IN and not self._pay():
+        if self.chance.random() < self.profile.paid and not self._pay():
             return
         self._nothing_is_left()
 

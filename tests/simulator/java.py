@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
-
-from py4j.protocol import Py4JJavaError
 
 from compactor.commit.history import REPLACE
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
@@ -18,6 +16,8 @@ from compactor.spark.java_table import (
     NOT_AUTHORIZED,
     VALIDATION,
 )
+from tests.simulator.java_objects import Answers, JavaError, JavaSet, Package
+from tests.simulator.merges import Action, Merge
 from tests.simulator.world import INHERITED, LOCATION, Manifest, Parts, Request, Snapshot, State, World
 
 ICEBERG: Final = "org.apache.iceberg.exceptions."
@@ -31,84 +31,9 @@ ANSWERS: Final = (
     f"{ICEBERG}NoSuchTableException",
     "java.lang.IllegalArgumentException",
 )
-LIES: Final = 0.1
 UNAVAILABLE: Final = f"{ICEBERG}ServiceUnavailableException"
 Step = Callable[[str], None]
 """Called before each call of the catalog or the store with what it is; the history acts meanwhile, and may raise."""
-
-
-class JavaError(Py4JJavaError):
-    """An exception of Java of this class."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        Exception.__init__(self, message)
-        self.message = message
-        self.java_exception = Answers(getClass=Answers(getName=kind), getMessage=message)
-
-    def __str__(self) -> str:
-        return str(self.message)
-
-
-class Answers:
-    """A Java object: each method returns a value, or what a function makes of its arguments."""
-
-    def __init__(self, **methods: Any) -> None:
-        self._methods = methods
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        value = self.__dict__["_methods"][name]
-        return value if callable(value) and not isinstance(value, Answers) else lambda *_: value
-
-
-class Package:
-    """Java's packages and classes: `members` by their full names."""
-
-    def __init__(self, members: Mapping[str, Any], prefix: str = "") -> None:
-        self._members, self._prefix = members, prefix
-
-    def __getattr__(self, name: str) -> Any:
-        full = self._prefix + name
-        return self._members[full] if full in self._members else Package(self._members, f"{full}.")
-
-
-class JavaSet(list[Any]):
-    """A set or list of Java: each element once."""
-
-    def add(self, element: Any) -> bool:
-        if element in self:
-            return False
-        self.append(element)
-        return True
-
-    def addAll(self, elements: Iterable[Any]) -> None:  # noqa: N802 - as Java calls it
-        for each in elements:
-            self.add(each)
-
-    def toArray(self) -> list[Any]:  # noqa: N802
-        return list(self)
-
-    def isEmpty(self) -> bool:  # noqa: N802
-        return not self
-
-    def size(self) -> int:
-        return len(self)
-
-    def get(self, index: int) -> Any:
-        return self[index]
-
-    def iterator(self) -> JavaIterator:
-        return JavaIterator(iter(list(self)))
-
-
-class JavaIterator:
-    def __init__(self, elements: Iterator[Any]) -> None:
-        self._left = list(elements)
-
-    def hasNext(self) -> bool:  # noqa: N802
-        return bool(self._left)
-
-    def next(self) -> Any:
-        return self._left.pop(0)
 
 
 class JavaFile:
@@ -247,6 +172,7 @@ class Rewrite:
         self.table.step("apply")
         self.table.reads()
         base = self.table.state
+        self.table.meets("rewrite" if self.removed else "conversion")
         self._validate(base)
         removed, deletes = set(self.removed), self.deletes
 
@@ -363,9 +289,16 @@ class Handle:
 
     def __init__(self, world: World, uuid: str, step: Step) -> None:
         self.world, self.step, self._uuid, self.state = world, step, uuid, world.state
+        self._theirs, self._met = world.landed["theirs"], False
 
     def reads(self) -> None:
         self.state = self.world.state
+
+    def meets(self, what: str) -> None:
+        """Note if others have committed since this was loaded."""
+        if self.world.landed["theirs"] > self._theirs and not self._met:
+            self._met = True
+            self.world.met[f"{what} that met a commit"] += 1
 
     def refresh(self) -> None:
         self.step("refresh")
@@ -397,6 +330,16 @@ class Handle:
     def newRewrite(self) -> Rewrite:  # noqa: N802
         return Rewrite(self)
 
+    def rewriteManifests(self) -> Merge:  # noqa: N802
+        return Merge(self, JavaSnapshot)
+
+    def expireSnapshots(self) -> Answers:  # noqa: N802
+        self.world.violated("snapshots are expired, which writers may need")
+        return Answers(expireOlderThan=Answers(cleanExpiredFiles=Answers(commit=None)))
+
+    def newTransaction(self) -> Answers:  # noqa: N802
+        return Answers(table=Staged(self))
+
     def io(self) -> None:
         return None
 
@@ -415,30 +358,43 @@ class Handle:
     def commit(self, _current: Any, made: JavaSnapshot) -> None:
         """The request is on its way: it may arrive now, later, twice or never, and the answer says nothing of it."""
         self.step("send")
-        world, chance = self.world, self.world.chance
+        world, chance, profile = self.world, self.world.chance, self.world.profile
         faults = world.faults
         request = Request(made.made, self.state.version, lambda rows: rows, ours=True)
         fate = "now"
         if chance.random() < faults:
             request.copies = chance.choice((1, 1, 2))
-            fate = chance.choices(["now", "later", "never"], [55, 35, 10])[0]
+            now = 1.0 - profile.late - profile.never
+            fate = chance.choices(["now", "later", "never"], [now, profile.late, profile.never])[0]
         landed = fate == "now" and world.arrives(request)
+        if landed:
+            world.at_once.add(made.made.id)
         request.copies -= fate == "now"
         if fate != "never" and request.copies:
             world.pending.append(request)
         refused = fate == "now" and not landed
         answer = COMMIT_FAILED if refused and chance.random() < 0.8 else chance.choice(ANSWERS)
         fine = landed and chance.random() >= 0.3 * bool(faults)
-        if fate == "never" and chance.random() < LIES:
+        if fate == "never" and chance.random() < profile.lies:
             fine = True  # a catalog has reported success without a commit (apache/iceberg 17202)
         what = f"{fate}, it lands" if landed else fate
         world.tell(f"{made.made.name} is sent ({what}): {'200' if fine else answer}")
         self.step("answer")
         if fine:
             return
-        if chance.random() < 0.05 * bool(faults):
+        if made.made.changed(Status.ADDED) and chance.random() < 0.05 * bool(faults):
             raise KeyboardInterrupt
         raise JavaError(answer, f"answered by {answer}")
+
+
+class Staged:
+    """A table in a transaction. `made`: what was committed in it."""
+
+    def __init__(self, table: Handle) -> None:
+        self.table, self.made, self.manifest = table, table.state.newest, JavaManifest
+
+    def currentSnapshot(self) -> JavaSnapshot | None:  # noqa: N802
+        return JavaSnapshot(self.made) if self.made else None
 
 
 def _content(tree: Mapping[str, Any]) -> JavaFile:
@@ -506,6 +462,10 @@ class JavaSession:
                 f"{iceberg}actions.ImmutableRewriteDataFiles": _Builders,
                 f"{iceberg}actions.RewriteFileGroup": FileGroup,
                 f"{iceberg}expressions.Expressions": _Builder(),
+                f"{iceberg}spark.actions.SparkActions": Answers(
+                    get=Answers(rewriteManifests=lambda staged: Action(staged, JavaSnapshot))
+                ),
+                "com.google.common.base.Functions": Answers(constant=None),
                 "org.apache.spark.sql.classic.SparkSession": Answers(setActiveSession=None),
             }
         )

@@ -90,5 +90,8 @@ def played(seed: int, folder: Path) -> Played:
         history.play()
     except ViolationError as error:
         failed.append(str(error))
-    counts = history.events + history.writers.done + history.world.landed
+    met = history.world.met
+    in_question = met["conversion that met a commit"] + met["merge that met a commit"]
+    counts = history.events + history.writers.done + history.world.landed + met
+    counts["histories in which one of them did"] += in_question > 0
     return Played(counts, failed, [history.told], dict(history.waits))

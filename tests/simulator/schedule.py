@@ -25,6 +25,8 @@ START: Final = 1_900_000_000.0
 """The time at which a history begins, in seconds since the epoch."""
 MOST_SWITCHES: Final = 50_000
 """In one history: one that needs more hangs."""
+MOST_LOCKS: Final = 20_000
+"""Locks that a thread takes before it waits for anything: one that takes more goes round in circles."""
 
 
 class KilledError(BaseException):
@@ -85,7 +87,7 @@ class Schedule:
         self._tasks = [self._main]
         self.patience = 1.0
         """What waits with a time limit waits so many times longer: processes that do nothing look less often."""
-        self._switches = 0
+        self._switches = self._locks = 0
         self._error: BaseException | None = None
 
     @property
@@ -115,6 +117,16 @@ class Schedule:
     def polls(self, ready: Callable[[], bool], seconds: float | None) -> bool:
         """As `wait`, in a loop that looks at other things too."""
         return self.wait(ready, None if seconds is None else seconds * self.patience)
+
+    def takes_a_lock(self) -> None:
+        """Called whenever the running thread does.
+
+        Raises:
+            HangsError: it does nothing else.
+        """
+        self._locks += 1
+        if self._locks > MOST_LOCKS:
+            raise HangsError("a thread goes round in circles, and waits for nothing")
 
     def check_alive(self) -> None:
         process = self._current.process
@@ -158,6 +170,7 @@ class Schedule:
 
     def _next(self) -> _Task:
         self._switches += 1
+        self._locks = 0
         if self._error is not None or self._switches > MOST_SWITCHES:
             self._error = self._error or HangsError("the history does not end")
             return self._main
@@ -272,6 +285,7 @@ class SimulatedLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         plan = schedule()
         me = plan._current
+        plan.takes_a_lock()
         is_free = self._owner in (None, me)
         if not is_free and not (blocking and plan.wait(lambda: self._owner is None, timeout if timeout >= 0 else None)):
             return False

@@ -6,7 +6,7 @@ A service is a process of the schedule. It looks at its table, lets the dispatch
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -19,8 +19,8 @@ from compactor.commit.table_search import TableSearch
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.debt.manifest_debt import manifests_of
 from compactor.debt.table_changes import CommitTimes, counts_of
-from compactor.errors import FirnlineError, StoppedError
-from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunPlanned
+from compactor.errors import CommitUnknownError, FirnlineError, StoppedError
+from compactor.events import Event, GroupCommitted, GroupRewritten, RunCommitted, RunFailed, RunPlanned
 from compactor.iceberg.tables import TableView, file_sizes
 from compactor.lease.owner import Owner
 from compactor.lease.right import CommitRight
@@ -92,6 +92,7 @@ class Service:
     owner: Owner
     step: Step
     waited: Callable[[str, float], None]
+    leased: bool = True
     life: Life = field(default_factory=Life)
     debt: TableDebt | None = None
 
@@ -152,6 +153,8 @@ class Service:
         self.search = TableSearch(self.catalogs)
         self._asked, self._busy = True, False
         self._finished: dict[str, float] = {}
+        self._told = defaultdict[str, set[int]](set)
+        self._done: TableDebt | None = None
 
     # --- what the parts ask for ---------------------------------------------------------------------------------------
 
@@ -165,7 +168,7 @@ class Service:
             raise lost
 
     def _lost(self) -> StoppedError | None:
-        return StoppedError("another service has taken over") if self.life.fenced else None
+        return StoppedError("another service has taken over") if self.life.fenced and self.leased else None
 
     def _load(self) -> Handle:
         self.step("load in Java")
@@ -176,20 +179,33 @@ class Service:
 
     def _heard(self, event: Event) -> None:
         """Note when outputs are finished, and what becomes of them."""
+        if isinstance(event, GroupCommitted):
+            self._told[event.rewritten.run_id].add(event.snapshot_id)
+        elif (
+            isinstance(event, RunFailed)
+            and event.reaction != CommitUnknownError.reaction
+            and event.stage != "manifests"
+        ):
+            self.world.check_failed(event.run_id, self._told[event.run_id])
         if isinstance(event, RunPlanned):
             self.world.planned[event.run_id] = self.plan.now
         elif isinstance(event, GroupRewritten):
             self._finished[event.run_id] = self.plan.now
         elif isinstance(event, RunCommitted | RunFailed) and event.run_id in self._finished:
-            self.waited("commit", self.plan.now - self._finished.pop(event.run_id))
+            waited = self.plan.now - self._finished.pop(event.run_id)
+            if not self.life.fenced:  # it may have been paused
+                self.waited("commit", waited - 2 * self.settings.commit.hold_seconds)
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], grant: Grant, charge: Charge) -> None:
         """The table worker's; one at a time."""
         if self._busy:
             self.world.violated("two runs of one table at a time")
+        if debt is self._done:
+            self.world.violated("one run more for what a run has settled")
         self._busy = True
         try:
             self.worker.work(debt, stopping, grant, charge)
+            self._done = debt
         finally:
             self._busy = False
 

@@ -26,7 +26,8 @@ from compactor.rewrite.tasks.output_task import (
     attempt_tasks,
 )
 from compactor.storage.opening import byte_store_for
-from tests.simulator.java import Answers, Handle, JavaError, JavaSession, Step
+from tests.simulator.java import Handle, JavaSession, Step
+from tests.simulator.java_objects import Answers, JavaError
 from tests.simulator.rows import data_bytes, data_rows, deleted_in
 from tests.simulator.store import PROPERTIES
 from tests.simulator.world import World
@@ -93,7 +94,7 @@ class Tasks:
         Raises:
             Py4JJavaError: its executor is lost.
         """
-        if self.world.chance.random() < 0.03 * bool(self.world.faults):
+        if self.world.chance.random() < self.world.profile.lost * bool(self.world.faults):
             raise JavaError(LOST, "the executor was lost")
         if isinstance(function, partial) and function.func is attempt_tasks:
             return self._attempts(function.args[1], element)
@@ -151,6 +152,8 @@ class Tasks:
             names = ("carried", "carried_by_value") if carries else ("by_position", "by_value")
             places.append(InputRows(each.location, len(content), **dict(zip(names, packs, strict=True))))
         self._step("writes")
+        if encode.keep_row_lineage:
+            self.world.with_ids.add(encode.output)
         store, size = byte_store_for(encode.output, PROPERTIES), 0
         if rows:
             file = store.create(encode.output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
@@ -11,8 +11,9 @@ from typing import Final
 
 from compactor.commit.history import REPLACE
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
-from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.partitions import PartitionKey
+from tests.simulator.profiles import Profile
 from tests.simulator.rows import Row, data_bytes, data_rows, visible
 from tests.simulator.schedule import Schedule
 from tests.simulator.store import Store
@@ -111,11 +112,18 @@ class State:
     def newest(self) -> Snapshot | None:
         return self.snapshots.get(self.head)
 
+    @property
+    def next_number(self) -> int:
+        """The sequence number of the next snapshot; version 1 has none."""
+        return self.last_number + 1 if self.format_version > 1 else 0
+
     def history(self, of: int | None = None) -> list[Snapshot]:
         """From a snapshot (default: the head) on, the newest first."""
         found, at = [], self.head if of is None else of
         while at in self.snapshots:
             found.append(self.snapshots[at])
+            if len(found) > len(self.snapshots):
+                raise ViolationError(f"snapshot {at} comes before itself")
             at = found[-1].parent
         return found
 
@@ -140,13 +148,16 @@ class World:
     """The table, its files, and the requests that have not arrived yet.
 
     `kind`: `location` compares metadata locations, `rest` the head's id, `polaris` does that and takes rewrites back.
-    `faults`: how often; `cluster`: whether Spark's executors are on other hosts.
+    `faults`: how often; `cluster`: whether Spark's executors are on other hosts. `planned`: when runs were. `met`: of
+    our jobs, those before whose commit another one came. `with_ids`: outputs that keep the ids of rows (V3). `at_once`:
+    our snapshots that landed before an answer; `left`: snapshots that were the branch's, and are not any more.
     """
 
     chance: Random
     kind: str
     first_version: int
     plan: Schedule
+    profile: Profile
     store: Store = field(default_factory=Store)
     state: State = field(init=False)
     pending: list[Request] = field(default_factory=list)
@@ -157,6 +168,10 @@ class World:
     cluster: bool = False
     planned: dict[str, float] = field(default_factory=dict)
     landed: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+    with_ids: set[str] = field(default_factory=set)
+    at_once: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
     rows_by_list: dict[str, Counter[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -217,11 +232,8 @@ class World:
         `parts`: of an update that is made more than once; it keeps what it has written.
         """
         parts = parts or Parts()
-        if not parts.snapshot_id:
-            self.made += 1
-            parts.snapshot_id = self.made
-        before = base.newest
-        number = base.last_number + 1 if base.format_version > 1 else 0
+        self.begin(parts)
+        before, number = base.newest, base.next_number
         kept = before.manifests if before else ()
         data = [self._filtered(each, removed, parts) for each in kept if each.is_data]
         gone = {
@@ -240,11 +252,7 @@ class World:
             return removed(entry) or is_old or (entry.is_deletion_vector and entry.applies_to in gone)
 
         deletes = [self._filtered(each, leaves, parts) for each in kept if not each.is_data]
-        manifests = [
-            replace(each, number=number) if each.added_by == parts.snapshot_id else each
-            for each in (*data, *deletes)
-            if each.entries
-        ]
+        manifests = [each for each in (*data, *deletes) if each.entries]
         groups: dict[tuple[bool, int], list[FileEntry]] = {}
         for entry in added:
             groups.setdefault((entry.content is Content.DATA, entry.key.spec_id), []).append(entry)
@@ -261,21 +269,46 @@ class World:
                 for each in entries
             )
             manifests.append(Manifest(path, is_data, spec_id, number, parts.snapshot_id, written))
-        made_list = self.metadata_file("list")
-        parts.written |= {each.path for each in manifests if each.added_by == parts.snapshot_id}
+        return self.listed(base, operation, manifests, summary or {}, parts)
+
+    def listed(
+        self, base: State, operation: str, manifests: Sequence[Manifest], summary: Mapping[str, str], parts: Parts
+    ) -> Snapshot:
+        """The snapshot for this state that lists these manifests."""
+        number = base.next_number
+        own = [each.path for each in manifests if each.added_by == parts.snapshot_id]
+        parts.written.update(own)
         found = Snapshot(
             parts.snapshot_id,
             base.head,
             number,
             operation,
-            dict(summary or {}),
-            made_list,
-            tuple(manifests),
+            dict(summary),
+            self.metadata_file("list"),
+            tuple(replace(each, number=number) if each.added_by == parts.snapshot_id else each for each in manifests),
             self.plan.now,
             base.format_version,
         )
-        counts = _counts(found)
-        return replace(found, summary={**found.summary, **counts})
+        return replace(found, summary={**found.summary, **_counts(found)})
+
+    def merged(self, manifests: Sequence[Manifest], parts: Parts) -> list[Manifest]:
+        """One manifest in the place of those of a kind, with the live files as they are."""
+        self.begin(parts)
+        kinds: dict[tuple[bool, int], list[FileEntry]] = {}
+        for each in manifests:
+            kinds.setdefault((each.is_data, each.spec_id), []).extend(each.live)
+        found = []
+        for (is_data, spec_id), entries in kinds.items():
+            path = self.metadata_file("merged")
+            kept = tuple(each._replace(manifest_path=path, status=Status.EXISTING) for each in entries)
+            found.append(Manifest(path, is_data, spec_id, 0, parts.snapshot_id, kept))
+        return found
+
+    def begin(self, parts: Parts) -> None:
+        """Give an update its snapshot id."""
+        if not parts.snapshot_id:
+            self.made += 1
+            parts.snapshot_id = self.made
 
     def _filtered(self, manifest: Manifest, leaves: Callable[[FileEntry], bool], parts: Parts) -> Manifest:
         known = parts.filtered.get(manifest.path)
@@ -311,6 +344,7 @@ class World:
             base = self._taken_back(snapshot) if self.kind == "polaris" else None
             if base is None:
                 return False
+            self.left |= state.snapshots.keys() - base.snapshots.keys()
             state = base
         if snapshot.id in state.snapshots or (state.format_version > 1 and snapshot.number <= state.last_number):
             return False
@@ -339,8 +373,23 @@ class World:
         if max(vectors.values(), default=0) > 1:
             self.violated(f"in snapshot {snapshot.id} a data file has several vectors")
         files = (each for each in snapshot.changed(Status.ADDED) if each.content is Content.POSITION_DELETES)
+        if request.ours and self.state.format_version >= FIRST_WITH_VECTORS:
+            self._check_ids(snapshot)
         if self.state.format_version >= FIRST_WITH_VECTORS and not all(each.is_deletion_vector for each in files):
             self.violated(f"snapshot {snapshot.id} adds position delete files to a table of version 3")
+
+    def _check_ids(self, snapshot: Snapshot) -> None:
+        added = (each.path for each in snapshot.changed(Status.ADDED) if each.content is Content.DATA)
+        without = sorted(path for path in added if path not in self.with_ids)
+        if without:
+            self.violated(f"snapshot {snapshot.id} adds {without} without the ids of their rows")
+
+    def check_failed(self, run_id: str, told: Collection[int]) -> None:
+        """A run has failed: what it has committed was told, unless it has left the branch since."""
+        for each in self.state.history():
+            lost = each.id in self.at_once and each.id not in self.left and each.id not in told
+            if lost and each.summary.get(RUN_ID) == run_id:
+                self.violated(f"run {run_id} has failed, although its snapshot {each.id} landed")
 
     def rows(self, snapshot: Snapshot | None) -> Counter[Row]:
         """The rows of a snapshot, as a reader finds them."""
@@ -366,6 +415,8 @@ class World:
         return None
 
     def become(self, state: State) -> None:
+        if state.head != self.state.head and state.head in self.state.snapshots:  # it goes back
+            self.left |= {each.id for each in self.state.history()} - {each.id for each in state.history()}
         self.state = replace(state, version=self.state.version + 1, updated=self.plan.now)
 
     # --- others -------------------------------------------------------------------------------------------------------

@@ -56,8 +56,9 @@ class Writers:
 
     def __post_init__(self) -> None:
         self.chance = self.world.chance
-        self.partitions = self.chance.choice((1, 2))
-        self.liked = {name: self.chance.choice((0.0, 0.0, 1.0, 4.0)) for name in SWARM}
+        profile = self.world.profile
+        self.partitions = self.chance.choice(profile.partitions)
+        self.liked = {name: self.chance.choice((0.0, 0.0, 1.0, 4.0)) for name in SWARM} | dict(profile.likes)
         self.under_way: Request | None = None
         self.branched = (0, 0.0)
 
