@@ -95,6 +95,8 @@ class History:
     def _play(self) -> None:
         for _ in range(self.chance.randint(2, 4)):
             self.writers.send("append", self.writers.append())
+        for _ in range(self.chance.choice(self.profile.before)):
+            self.writers.act(gently=True)
         for _ in range(self.chance.choice((1, 1, 2))):
             self._phase()
             if self.world.violation:
@@ -211,14 +213,15 @@ class History:
         host = "here" if self.chance.random() < 0.6 or not self.services else f"host-{number}"
         owner = Owner(host, "boot", "ns", number, str(number))
         service = Service(
-            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited, self.leased
+            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited
         )
         self.services.append((service, Process(f"service-{number}")))
         return self.services[-1]
 
     def waited(self, what: str, seconds: float) -> None:
-        """Note the longest, and check its bound. While processes look less often, no wait says anything."""
-        if what == "commit" and self.plan.patience > 1.0:
+        """Note the longest, and check its bound, unless processes look less often, or this one was paused."""
+        process = self.plan.process
+        if what == "commit" and (self.plan.patience > 1.0 or (process is not None and process.paused_until)):
             return
         self.waits[what] = max(self.waits.get(what, 0.0), seconds)
         if seconds > MOST_SECONDS[what]:
@@ -257,7 +260,7 @@ class History:
         if self.ending != "stop":
             self.steps_left = self.chance.randint(1, 2 if self.aim else 60)
         for _ in range(self.chance.randint(1, 4)):
-            self.plan.wait(lambda: process.dead or bool(process.paused_until), self.chance.choice((1.0, 5.0, 15.0)))
+            self.plan.wait(lambda: process.dead or bool(process.paused_until), self.chance.choice(self.profile.works))
             self._others(0.7)
         if self.ending == "stop":
             service.life.stopping, began = True, self.plan.now
@@ -277,7 +280,7 @@ class History:
             self._kill(process)
             return
         process.paused_until = self.plan.now + self.chance.choice((LEASE_SECONDS / 2, 2 * LEASE_SECONDS, 600.0))
-        service.life.fenced = True
+        service.life.fenced = self.leased
         self.events["paused"] += 1
         self.world.tell(f"{process.name} is paused until {process.paused_until - 1_900_000_000:.0f}")
 
@@ -302,7 +305,7 @@ class History:
             self._others(0.5)
         for service, process in self.services:
             service.life.stopping = True
-            process.paused_until = 0.0
+            process.paused_until = min(process.paused_until, self.plan.now)
         world.faults = 0.0
         self.silent.clear()
         while world.pending:

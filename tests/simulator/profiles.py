@@ -44,6 +44,9 @@ class Profile:
         commits: File groups in one commit.
         group_files, run_files: Most files in one file group, and in a run.
         merges: Manifests from which they are merged; None: never.
+        least_files: Files from which they are merged.
+        before: So often others act before the first service starts, beside some appends.
+        works: Seconds for which a service works, up to four times.
         paid: Share of the histories in which the debt is paid at the end: that takes longer than all before.
         experiment: Share of histories with a branch that is written for more than a week.
     """
@@ -73,6 +76,9 @@ class Profile:
     group_files: tuple[int | None, ...] = (None, None, 2)
     run_files: tuple[int | None, ...] = (None, None, 3)
     merges: tuple[int | None, ...] = (None, None, 3)
+    least_files: tuple[int, ...] = (2,)
+    before: tuple[int, ...] = (0, 0, 2)
+    works: tuple[float, ...] = (1.0, 5.0, 15.0)
     paid: float = 0.2
     experiment: float = 0.0
 
@@ -86,6 +92,7 @@ class Profile:
             group_files=chance.choice(self.group_files),
             run_files=chance.choice(self.run_files),
             merges=chance.choice(self.merges),
+            least_files=chance.choice(self.least_files),
         )
 
 
@@ -99,11 +106,12 @@ def _settings(
     group_files: int | None,
     run_files: int | None,
     merges: int | None,
+    least_files: int,
 ) -> Settings:
     policy: dict[str, Any] = {
         "strategy": "tiered" if tiered else "threshold",
         "settle_after_seconds": 60.0,
-        "min_input_files": 2,
+        "min_input_files": least_files,
         "target_file_size": 4096,
         "convert_equality_deletes": converts,
         "equality_delete_threshold": 3,
@@ -139,6 +147,8 @@ PROFILES: Final = (
         partitions=(2,),
         converts=(1, 1, 2),
         merges=(None,),
+        before=(3, 4, 6),
+        works=(5.0, 15.0, 60.0),
         paid=0.1,
     ),
     Profile(
@@ -149,6 +159,7 @@ PROFILES: Final = (
         rush=(0.2, 0.4),
         converts=(None, 1),
         merges=(None,),
+        before=(3, 4, 6),
         paid=0.0,
     ),
     Profile(
@@ -157,6 +168,8 @@ PROFILES: Final = (
         {"append": 3.0, "expire": 0.5, "roll_back": 0.5},
         rush=(0.2, 0.4),
         merges=(3, 4),
+        least_files=(2, 50, 50),
+        before=(1, 2, 4),
         paid=0.1,
     ),
     Profile(

@@ -92,7 +92,6 @@ class Service:
     owner: Owner
     step: Step
     waited: Callable[[str, float], None]
-    leased: bool = True
     life: Life = field(default_factory=Life)
     debt: TableDebt | None = None
 
@@ -168,7 +167,7 @@ class Service:
             raise lost
 
     def _lost(self) -> StoppedError | None:
-        return StoppedError("another service has taken over") if self.life.fenced and self.leased else None
+        return StoppedError("another service has taken over") if self.life.fenced else None
 
     def _load(self) -> Handle:
         self.step("load in Java")
@@ -192,9 +191,8 @@ class Service:
         elif isinstance(event, GroupRewritten):
             self._finished[event.run_id] = self.plan.now
         elif isinstance(event, RunCommitted | RunFailed) and event.run_id in self._finished:
-            waited = self.plan.now - self._finished.pop(event.run_id)
-            if not self.life.fenced:  # it may have been paused
-                self.waited("commit", waited - 2 * self.settings.commit.hold_seconds)
+            seconds = self.plan.now - self._finished.pop(event.run_id)
+            self.waited("commit", seconds - 2 * self.settings.commit.hold_seconds)
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], grant: Grant, charge: Charge) -> None:
         """The table worker's; one at a time."""
@@ -215,14 +213,14 @@ class Service:
         """What the process does until it must stop."""
         self.dispatcher.start()
         next_sweep = next_look = self.plan.now
-        while not self.life.stopping:
+        while not self.life.stopping and self._lost() is None:
             if self.plan.now >= next_sweep:
                 self.sweep()
                 next_sweep = self.plan.now + SWEEP_SECONDS * self.plan.patience
             if self._asked or self.plan.now >= next_look:
                 self._look()
                 next_look = self.plan.now + SWEEP_SECONDS * self.plan.patience
-            self.plan.polls(lambda: self._asked or self.life.stopping, 5.0)
+            self.plan.polls(lambda: self._asked or self.life.stopping or self.life.fenced, 5.0)
         self.life.ended = self.dispatcher.stop(30.0)
 
     def _look(self) -> None:

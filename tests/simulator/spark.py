@@ -183,7 +183,7 @@ class Tasks:
         by_value = [
             _entry(each.location, Content.EQUALITY_DELETES, each.sequence_number) for each in file.equality_deletes
         ]
-        for each in (*by_position, *by_value):
+        for each in (data, *by_position, *by_value):
             byte_store_for(each.path, PROPERTIES).size(each.path)  # as the task reads it
         return deleted_in(data, [*by_position, *by_value], self.world.store.files)
 

@@ -14,6 +14,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from compactor.commit.history import REPLACE
+from compactor.commit.snapshots import ENGINES
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.rewrite.deletes.written_deletes import vector_file
@@ -339,7 +340,7 @@ class Writers:
         state = self.world.state
         before = next((n for n, each in enumerate(state.history()) if each.id == request.snapshot.parent), None)
         between = [] if before is None else state.history()[:before]
-        ours = bool(between) and all("firnline.run-id" in each.summary for each in between)
+        ours = bool(between) and all(ENGINES in each.summary for each in between)  # no merges: Iceberg commits again
         if self.send("the slow commit", request) or not ours:
             return
         self.done["writers that lost to us"] += 1
