@@ -23,7 +23,7 @@ from compactor.reasons import Reason
 from compactor.table_names import TableName
 from tests.simulator.java import Step
 from tests.simulator.store import SimulatedIO
-from tests.simulator.world import LOCATION, Manifest, World
+from tests.simulator.world import LOCATION, Manifest, State, World
 from tests.simulator.world import Snapshot as Made
 
 NAME = TableName("lake", ("db",), "t")
@@ -187,8 +187,14 @@ def _snapshot(made: Made) -> Snapshot:
 
 
 def view_of(world: World) -> SimulatedView:
-    """What a catalog answers now."""
-    state = world.state
+    """What a catalog answers now: the same as long as nothing changes."""
+    if world.shown is None or world.shown[0] is not world.state:
+        world.shown = world.state, _view_of(world, world.state)
+    view: SimulatedView = world.shown[1]
+    return view
+
+
+def _view_of(world: World, state: State) -> SimulatedView:
     refs = {"main": SnapshotRef(snapshot_id=state.head, snapshot_ref_type=SnapshotRefType.BRANCH)} if state.head else {}
     for name, head in state.branches.items():
         refs[name] = SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)

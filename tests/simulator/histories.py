@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import lru_cache
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from compactor.commit.sweep import MOST_SETTLE_SECONDS
 from compactor.errors import RetryError
@@ -22,6 +21,7 @@ from tests.simulator.java_objects import JavaError
 from tests.simulator.profiles import profile_of
 from tests.simulator.schedule import Process, scheduled
 from tests.simulator.service import LEASE_SECONDS, Service
+from tests.simulator.store import StateInMemory
 from tests.simulator.world import Request, ViolationError, World
 from tests.simulator.writers import Writers
 
@@ -33,12 +33,17 @@ to its commit or its failure: ten minutes, and what the calls take, beside twice
 """
 
 
+@lru_cache(256)
+def _record(content: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
 @dataclass
 class History:
     """The history of a seed. `end`: what happened in it, counted."""
 
     seed: int
-    folder: Path
     events: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -48,7 +53,8 @@ class History:
         self.ending, self.steps_left, self.aim = "", 0, ""
         self.quiet = False
         self.acting = False
-        self.frozen: dict[Path, bytes] = {}
+        self.state = StateInMemory()
+        self.frozen: dict[str, bytes] = {}
         self.waits: dict[str, float] = {}
         self.silent: set[str] = set()
         self.acts = 0
@@ -59,8 +65,6 @@ class History:
         Raises:
             ViolationError: an invariant does not hold; the text tells the history.
         """
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
         chance = self.chance
         with scheduled(chance) as plan:
             self.plan = plan
@@ -138,7 +142,7 @@ class History:
             raise OSError("503 Slow Down")
 
     def _is_on_record(self, path: str) -> None:
-        records = [json.loads(each.read_bytes()) for each in self._records() if each.suffix == ".json"]
+        records = [_record(content) for name, content in self.state.files.items() if name.endswith(".json")]
         of_run = next(
             (each for each in records if each["run_id"] in path), {"files": (), "prefixes": (), "attempts": 1}
         )
@@ -212,9 +216,7 @@ class History:
         number = len(self.services) + 1
         host = "here" if self.chance.random() < 0.6 or not self.services else f"host-{number}"
         owner = Owner(host, "boot", "ns", number, str(number))
-        service = Service(
-            self.world, self.plan, self.settings, self.folder / "in-flight", owner, self.step, self.waited
-        )
+        service = Service(self.world, self.plan, self.settings, self.state, owner, self.step, self.waited)
         self.services.append((service, Process(f"service-{number}")))
         return self.services[-1]
 
@@ -237,19 +239,14 @@ class History:
     def _kill(self, process: Process) -> None:
         self.world.tell(f"{process.name} is killed")
         self.events["killed"] += 1
-        self.frozen = {path: path.read_bytes() for path in self._records()}
+        self.frozen = dict(self.state.files)
         process.dead = True
-
-    def _records(self) -> list[Path]:
-        return [path for path in (self.folder / "in-flight").glob("*") if path.is_file()]
 
     def _bury(self, process: Process) -> None:
         """Wait until the threads of a killed process have gone, and forget what they wrote meanwhile."""
         self.plan.wait(lambda: process.is_over)
-        for path in self._records():
-            path.unlink()
-        for path, content in self.frozen.items():
-            path.write_bytes(content)
+        self.state.files.clear()
+        self.state.files.update(self.frozen)
 
     def _phase(self) -> None:
         """A service works for a while; then it is stopped, killed, or paused until another has taken over."""
@@ -318,15 +315,31 @@ class History:
         if not all(process.is_over for _, process in self.services):
             world.violated("a service does not end")
             return
-        if self.chance.random() < self.profile.paid and not self._pay():
+        if self.chance.random() < self.profile.experiment:
+            self._experiment()
+        elif self.chance.random() < self.profile.paid:
+            self._pay()
+        if world.violation:
             return
         self._nothing_is_left()
 
-    def _pay(self) -> bool:
-        """A service that nothing disturbs pays the debt, and then does nothing more; whether it ends."""
+    def _experiment(self) -> None:
+        """A branch is written for more than a week; then main is rewritten all the same."""
+        for _ in range(2):
+            self.writers.send("append", self.writers.append())
+        for _ in range(17):
+            self.writers.commit_to("experiment")
+            self.plan.sleep(43_200.0)
+        self.events["experiment"] += 1
+        self._pay(beside_writers=False)
+        self.world.branch("experiment", None)
+
+    def _pay(self, *, beside_writers: bool = True) -> None:
+        """A service that nothing disturbs pays the debt, and then does nothing more."""
         service, world = self._start(), self.world
         self.plan.sleep(60.0)
-        self.writers.act(gently=True)
+        if beside_writers:
+            self.writers.act(gently=True)
         began = self.plan.now
         if not self.plan.wait(lambda: self._is_paid(service), MOST_SECONDS["debt"]):
             world.violated(f"debt is not paid: {service.debt}")
@@ -335,7 +348,6 @@ class History:
         service.life.stopping = True
         if not self.plan.wait(lambda: self.services[-1][1].is_over, 120.0):
             world.violated("the last service does not stop")
-        return not world.violation
 
     def _nothing_more_is_done(self) -> None:
         """Our own commits make no work: beside no writer, a service commits nothing more."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from compactor.lease.owner import Owner
@@ -18,7 +16,6 @@ from tests.simulator.histories import History
 from tests.simulator.schedule import simulated_stdlib
 from tests.simulator.world import ViolationError
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - thousands of small files
 COLLECTED_EVERY: Final = 20
 
 
@@ -49,16 +46,16 @@ class Played:
 
 
 @contextmanager
-def stage() -> Iterator[Path]:
-    """Where histories can be played: clocks, threads, processes and logs are theirs. A folder for state."""
+def stage() -> Iterator[None]:
+    """Where histories can be played: clocks, threads, processes and logs are theirs."""
     log = logging.getLogger("firnline")
     level, is_dead = log.level, Owner.is_dead
     log.setLevel(logging.CRITICAL + 1)
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, simulated_stdlib():
+    with simulated_stdlib():
         gc.collect()
         gc.freeze()  # what is there stays: it need not be looked at again
         try:
-            yield Path(folder)
+            yield
         finally:
             gc.enable()
             gc.unfreeze()
@@ -69,12 +66,12 @@ def stage() -> Iterator[Path]:
 def play(seeds: Iterable[int], most_failures: int = 3) -> Played:
     """Play histories until so many have failed."""
     found, began = Played(), time.process_time()
-    with stage() as folder:
+    with stage():
         gc.disable()  # it takes a tenth of the time, and frees little
         for seed in seeds:
             if seed % COLLECTED_EVERY == 0:
                 gc.collect()
-            history = played(seed, folder)
+            history = played(seed)
             found += history
             if len(found.failed) >= most_failures:
                 break
@@ -82,9 +79,9 @@ def play(seeds: Iterable[int], most_failures: int = 3) -> Played:
     return found
 
 
-def played(seed: int, folder: Path) -> Played:
-    """One history; `folder`: of the stage."""
-    history, failed = History(seed, folder / "history"), []
+def played(seed: int) -> Played:
+    """One history."""
+    history, failed = History(seed), []
     Owner.is_dead = lambda owner: history.is_dead(owner)  # type: ignore[method-assign]  # noqa: PLW0108 - a method
     try:
         history.play()

@@ -44,7 +44,8 @@ class Merge:
         base, world = self.table.state, self.table.world
         self.table.meets("merge")
         now = base.newest.manifests if base.newest else ()
-        gone = [each for each in self.replaced if each not in now]
+        paths = {each.path for each in now}
+        gone = [each for each in self.replaced if each.path not in paths]
         if gone and not self.clusters:
             raise JavaError(VALIDATION, f"Deleted manifest {gone[0].path} could not be found in the latest snapshot")
         if self.clusters and (gone or not self.merged):
@@ -96,6 +97,7 @@ def _arranged(
     parts: Parts,
 ) -> Snapshot:
     """The snapshot with the same files in other manifests."""
-    kept = [each for each in base.newest.manifests if each not in replaced] if base.newest else []
+    paths = {each.path for each in replaced}
+    kept = [each for each in base.newest.manifests if each.path not in paths] if base.newest else []
     made: Snapshot = table.world.listed(base, REPLACE, [*merged, *kept], summary, parts)
     return made

@@ -10,8 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from compactor.commit.in_flight import InFlightRecords
 from compactor.commit.sweep import sweep
@@ -37,11 +36,13 @@ from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import Settings
+from compactor.storage.state_files import StateFolder
 from compactor.table_names import TableName
 from tests.simulator.catalogs import NAME, UUID, SimulatedCache, SimulatedCatalogs
 from tests.simulator.java import Handle, Step
 from tests.simulator.schedule import Schedule
 from tests.simulator.spark import SimulatedSession
+from tests.simulator.store import StateInMemory
 from tests.simulator.world import World
 
 LEASE_SECONDS: Final = 60.0
@@ -88,7 +89,7 @@ class Service:
     world: World
     plan: Schedule
     settings: Settings
-    folder: Path
+    folder: StateInMemory
     owner: Owner
     step: Step
     waited: Callable[[str, float], None]
@@ -101,7 +102,8 @@ class Service:
         self.cache = SimulatedCache(world)
         self.board = DebtBoard(Holds(self._now))
         files = FileHolds(self.board.holds)
-        self.records = InFlightRecords(f"file://{self.folder}", self.owner, LEASE_SECONDS, self._now)
+        self.records = InFlightRecords("file:///in-flight", self.owner, LEASE_SECONDS, self._now)
+        self.records._folder = cast("StateFolder", self.folder)
         self.right = CommitRight(deployment="here", confirm=self._confirm, lost=self._lost)
         session: Any = SimulatedSession(world, self._load, step)
         slots = SlotPool(2)

@@ -50,6 +50,35 @@ class Store:
         return path in self.files
 
 
+@dataclass
+class StateInMemory:
+    """In place of a `StateFolder`: the service's own files."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    path: str = "mem://state"
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def write(self, name: str, content: bytes) -> None:
+        self.files[name] = content
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name]
+
+    def rename(self, name: str, to: str) -> None:
+        self.files[to] = self.files.pop(name)
+
+    def remove(self, name: str) -> None:
+        if self.files.pop(name, None) is None:
+            raise FileNotFoundError(name)
+
+    def names(self) -> list[str]:
+        return list(self.files)
+
+
 class _Output(io.BytesIO):
     def __init__(self, store: Store, path: str) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from compactor.commit.history import REPLACE
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
@@ -38,6 +38,16 @@ class Manifest:
     @cached_property
     def live(self) -> tuple[FileEntry, ...]:
         return tuple(each for each in self.entries if each.is_live)
+
+    @property
+    def with_ids(self) -> Manifest:
+        """Once it is listed by a snapshot of version 3, all its rows have ids."""
+        if not self.is_data or all(each.first_row_id is not None for each in self.entries):
+            return self
+        entries = tuple(
+            each if each.first_row_id is not None else each._replace(first_row_id=0) for each in self.entries
+        )
+        return replace(self, entries=entries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +161,7 @@ class World:
     `faults`: how often; `cluster`: whether Spark's executors are on other hosts. `planned`: when runs were. `met`: of
     our jobs, those before whose commit another one came. `with_ids`: outputs that keep the ids of rows (V3). `at_once`:
     our snapshots that landed before an answer; `left`: snapshots that were the branch's, and are not any more.
+    `shown`: a state as the catalog shows it.
     """
 
     chance: Random
@@ -172,6 +183,7 @@ class World:
     with_ids: set[str] = field(default_factory=set)
     at_once: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
+    shown: tuple[State, Any] | None = None
     rows_by_list: dict[str, Counter[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -264,7 +276,6 @@ class World:
                     manifest_path=path,
                     snapshot_id=parts.snapshot_id,
                     data_sequence_number=each.data_sequence_number or number,
-                    first_row_id=(0 if base.format_version > 2 and is_data else None),
                 )
                 for each in entries
             )
@@ -276,8 +287,9 @@ class World:
     ) -> Snapshot:
         """The snapshot for this state that lists these manifests."""
         number = base.next_number
-        own = [each.path for each in manifests if each.added_by == parts.snapshot_id]
-        parts.written.update(own)
+        parts.written |= {each.path for each in manifests if each.added_by == parts.snapshot_id}
+        if base.format_version >= FIRST_WITH_VECTORS:
+            manifests = [each.with_ids for each in manifests]
         found = Snapshot(
             parts.snapshot_id,
             base.head,

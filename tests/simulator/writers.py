@@ -360,18 +360,7 @@ class Writers:
         world, state = self.world, self.world.state
         if "audit" not in state.branches:
             self.branched = (state.head, world.plan.now)
-            head = state.head
-            if self.chance.random() < 0.7:
-                rows = self.new_rows(1)
-                made = world.snapshot(state, "append", self.files_of(rows))
-                world.become(
-                    replace(
-                        state,
-                        snapshots={**state.snapshots, made.id: made},
-                        last_number=max(made.number, state.last_number),
-                    )
-                )
-                head = made.id
+            head = self.commit_to("audit") if self.chance.random() < 0.7 else state.head
             world.branch("audit", head)
             world.tell(f"branch audit at {head}, from {state.head} of main")
             return
@@ -385,6 +374,16 @@ class Writers:
         run_id = first.summary.get("firnline.run-id", "") if first else ""
         if world.planned.get(run_id, 0.0) > since + PREPARES_SECONDS:
             world.violated(f"branch audit of {at} cannot be published: a run was planned that moved main")
+
+    def commit_to(self, branch: str) -> int:
+        """A commit to a branch, which begins at main's head; returns its snapshot."""
+        world, state = self.world, self.world.state
+        base = replace(state, head=state.branches.get(branch, state.head))
+        made = world.snapshot(base, "append", self.files_of(self.new_rows(1)))
+        number = max(made.number, state.last_number)
+        world.become(replace(state, snapshots={**state.snapshots, made.id: made}, last_number=number))
+        world.branch(branch, made.id)
+        return made.id
 
     def roll_back(self) -> None:
         """To any snapshot that the table lists."""
