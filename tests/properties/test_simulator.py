@@ -11,8 +11,8 @@ from tests.simulator.mutations import NOTICED
 
 PARTS = 2
 """So that the histories run in several processes of pytest."""
-ENOUGH = 1_000
-"""Histories after which each broken rule is noticed."""
+ENOUGH = 5_000
+"""Seeds among whose histories, those of one profile, each broken rule is noticed."""
 
 
 def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_table_is_readable_whenever_a_commit_lands_and_nothing_is_left_behind(part: int) -> None:
-    count = (20_000 if ALL else 800) // PARTS
+    count = (20_000 if ALL else 720) // PARTS
     done = simulated(f"--histories={count}", f"--seed={1 + part * count}")
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
 

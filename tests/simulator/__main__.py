@@ -13,17 +13,23 @@ broken rule is not noticed.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import Final
 
 import click
 
 from tests.simulator.jobs import Played, play
+from tests.simulator.profiles import is_about
 
 BATCH: Final = 100
+"""Histories that one of several processes plays at a time."""
+MOST_BYTES: Final = 4_000_000_000
+"""Of memory: a history that does not end stops there."""
 
 
 @click.command(help=__doc__)
@@ -31,23 +37,25 @@ BATCH: Final = 100
 @click.option("--seed", default=1, show_default=True, help="Of the first history.")
 @click.option("--jobs", default=1, show_default=True, help="Processes.")
 @click.option("--mutation", default="", help="Broken rules, by the ends of their names with commas, or `all`.")
+@click.option("--profile", default="", help="Only histories of this profile (profiles.py).")
 @click.option("--tell", is_flag=True, help="Print the steps of each history.")
-def main(histories: int, seed: int, jobs: int, mutation: str, tell: bool) -> None:
-    seeds = range(seed, seed + histories)
+def main(histories: int, seed: int, jobs: int, mutation: str, profile: str, tell: bool) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    seeds = [each for each in range(seed, seed + histories) if is_about(profile, each)]
     if mutation:
         from tests.simulator.mutations import noticed_by  # noqa: PLC0415 - they are imported with all that they break
 
         sys.exit(noticed_by(mutation, seeds))
     started = monotonic()
-    batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     if jobs == 1:
-        found = sum(map(play, batches), Played())
+        found = play(seeds, tell=tell)
     else:
+        batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
         with ProcessPoolExecutor(jobs) as pool:
-            found = sum(pool.map(play, batches), Played())
+            found = sum(pool.map(partial(play, tell=tell), batches), Played())
     for text in found.stories if tell else found.failed[:3]:
         click.echo(text)
-    _report(found, histories, monotonic() - started)
+    _report(found, len(seeds), monotonic() - started)
     sys.exit(bool(found.failed))
 
 

@@ -27,6 +27,11 @@ from tests.simulator.writers import Writers
 
 MOST_ACTS: Final = 25
 """Of others in one history, before all settles: beyond, it takes time and finds little."""
+PAUSES: Final = (LEASE_SECONDS / 2, LEASE_SECONDS + 5.0, LEASE_SECONDS + 5.0, 2 * LEASE_SECONDS, 600.0)
+"""Seconds. In the second and third, one sweep may take the process for dead before it goes on."""
+CATALOG: Final = ("load", "load in Java", "refresh", "apply", "send")
+"""Steps that need it."""
+MOST_OFF_SECONDS: Final = 60.0
 MOST_SECONDS: Final = {"stop": 60.0, "debt": 6 * 3600.0, "commit": 660.0}
 """Bounds: of a stop, of the time in which debt is paid once faults have ended, and of the time from a run's last output
 to its commit or its failure: ten minutes, and what the calls take, beside twice the hold.
@@ -51,6 +56,7 @@ class History:
         self.profile = profile_of(self.chance)
         self.services: list[tuple[Service, Process]] = []
         self.ending, self.steps_left, self.aim = "", 0, ""
+        self.last, self.down_until = "", 0.0
         self.quiet = False
         self.acting = False
         self.state = StateInMemory()
@@ -113,11 +119,13 @@ class History:
         """At each call of catalog, store or executors: others act, faults happen, the process may die."""
         plan = self.plan
         plan.check_alive()
-        process = plan.process
+        process, self.last = plan.process, what
         if process is not None and not self.acting:
             self.acting = True
             if what == "job done":
                 self._clean()
+            elif what == "send":
+                self._check_on(process)
             self._others(self.rush * (3 if what == "apply" else 1))  # no moment is as delicate
             self.acting = False
             plan.sleep(self.chance.choice((0.0, 0.05, 0.2)))
@@ -135,7 +143,7 @@ class History:
         if what in ("create", "delete"):
             self.step(what)
         elif "firnline-" in path:
-            self.step("look")
+            self.step("check" if self.last in ("applied", "check") else "look")
         if path in self.silent and self.plan.process is not None:
             raise OSError("no answer")
         if self.world.faults and self.plan.process is not None and self.chance.random() < 0.02 * self.world.faults:
@@ -151,13 +159,13 @@ class History:
             self.world.violated(f"{path} is written, and is on no record")
 
     def _fault(self, what: str) -> None:
-        faults = self.world.faults
-        if not faults or self.chance.random() >= 0.04 * faults:
+        is_down = self.plan.now < self.down_until and what in CATALOG
+        if not is_down and self.chance.random() >= 0.04 * self.world.faults:
             return
         self.world.tell(f"no answer: {what}")
         if what == "load":
             raise RetryError("the catalog does not answer", reason=Reason.CATALOG_UNAVAILABLE)
-        if what in ("refresh", "apply", "load in Java", "applied"):
+        if what in ("refresh", "apply", "load in Java", "applied", "send"):
             raise JavaError(UNAVAILABLE, "503")
         if what == "confirm":
             raise RetryError("the lease store does not answer")
@@ -172,8 +180,36 @@ class History:
             self._arrives(self.chance.choice(self.world.pending))
         elif self.world.faults and self.chance.random() < self.profile.silent:
             self._silence()
+        elif self.world.faults and self.chance.random() < self.profile.outages:
+            self._goes_down()
+        elif self.chance.random() < self.profile.switches:
+            self._switch()
         else:
             self.writers.act()
+
+    def _goes_down(self) -> None:
+        """The catalog answers no more for a while."""
+        seconds = self.chance.choice((20.0, 200.0, 900.0))
+        self.down_until = self.plan.now + seconds
+        self.world.tell(f"the catalog does not answer for {seconds:.0f} s")
+
+    def _switch(self) -> None:
+        """Somebody switches the table off, or pauses it, or takes that back."""
+        life = self.services[-1][0].life
+        if life.is_off:
+            life.enabled, life.paused = True, False
+        elif self.chance.random() < 0.5:
+            life.enabled = False
+        else:
+            life.paused = True
+        life.since = self.plan.now
+        self.world.tell(f"the table is {'off' if life.is_off else 'on'}")
+
+    def _check_on(self, process: Process) -> None:
+        """Nothing is sent for a table that is off: processes look every few seconds."""
+        life = next(service.life for service, each in self.services if each is process)
+        if life.is_off and self.plan.now - life.since > MOST_OFF_SECONDS and self.plan.patience == 1.0:
+            self.world.violated("a commit is sent, although the table was switched off long ago")
 
     def _clean(self) -> None:
         """A program that removes orphan files takes one that is not committed yet."""
@@ -214,7 +250,7 @@ class History:
     def _service(self) -> tuple[Service, Process]:
         """The next one, which does nothing yet."""
         number = len(self.services) + 1
-        host = "here" if self.chance.random() < 0.6 or not self.services else f"host-{number}"
+        host = "here" if self.chance.random() >= self.profile.hosts or not self.services else f"host-{number}"
         owner = Owner(host, "boot", "ns", number, str(number))
         service = Service(self.world, self.plan, self.settings, self.state, owner, self.step, self.waited)
         self.services.append((service, Process(f"service-{number}")))
@@ -268,6 +304,8 @@ class History:
             self._end_now()
         if process.dead:
             self._bury(process)
+        elif process.paused_until > self.plan.now and self.chance.random() < self.profile.looked_at:
+            self._sweep(LEASE_SECONDS + 1.0)
 
     def _end_now(self) -> None:
         """The newest service is killed, or paused."""
@@ -276,7 +314,7 @@ class History:
         if self.ending == "kill":
             self._kill(process)
             return
-        process.paused_until = self.plan.now + self.chance.choice((LEASE_SECONDS / 2, 2 * LEASE_SECONDS, 600.0))
+        process.paused_until = self.plan.now + self.chance.choice(PAUSES)
         service.life.fenced = self.leased
         self.events["paused"] += 1
         self.world.tell(f"{process.name} is paused until {process.paused_until - 1_900_000_000:.0f}")
@@ -303,7 +341,7 @@ class History:
         for service, process in self.services:
             service.life.stopping = True
             process.paused_until = min(process.paused_until, self.plan.now)
-        world.faults = 0.0
+        world.faults = self.down_until = 0.0
         self.silent.clear()
         while world.pending:
             self._arrives(self.chance.choice(world.pending))

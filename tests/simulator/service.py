@@ -73,13 +73,21 @@ class SimulatedQueue:
 
 @dataclass
 class Life:
-    """What a service may do. `fenced`: another has taken over; `paused`: by a person; `ended`: it has stopped."""
+    """What a service may do. `fenced`: another has taken over; `paused`: by a person; `ended`: it has stopped.
+
+    `since`: when a person has changed that.
+    """
 
     fenced: bool = False
     paused: bool = False
     enabled: bool = True
     stopping: bool = False
     ended: bool = False
+    since: float = 0.0
+
+    @property
+    def is_off(self) -> bool:
+        return self.paused or not self.enabled
 
 
 @dataclass

@@ -12,11 +12,12 @@ from compactor.errors import GiveUpError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, check_same_deletes
 from compactor.rewrite.deletes.key_search import FoundRows, KeySearch
 from compactor.rewrite.deletes.row_maps import InputRows, in_order, packed
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
+from compactor.rewrite.reading.schema import RefusedError
 from compactor.rewrite.tasks.output_task import (
     SILENCE,
     TaskAttempt,
@@ -140,6 +141,7 @@ class Tasks:
         encode = work.encode
         if encode is None:
             raise NotImplementedError("only what the service asks for")
+        self._check(encode.inputs)
         chance, rows, places = self.world.chance, [], list[InputRows]()
         deleted = {each.location: self._deleted(each) for each in encode.inputs}
         count = sum(map(len, deleted.values()))
@@ -166,6 +168,13 @@ class Tasks:
         written = EncodedFile(len(rows), gone_rows, read, metrics, size, inputs=in_order(places))
         return TaskResult(written, None, read, in_order(places))
 
+    def _check(self, inputs: Sequence[EncodeInput]) -> None:
+        """A task refuses inputs that do not list all deletes that apply: the planner lists them."""
+        try:
+            check_same_deletes(inputs)
+        except RefusedError as error:
+            self.world.violated(f"a task refuses its inputs: {error.refusal.sentence}")
+
     def _rows(self, file: EncodeInput) -> Any:
         store = byte_store_for(file.location, PROPERTIES)
         rows = data_rows(store.read(file.location, 0, store.size(file.location)))
@@ -188,6 +197,7 @@ class Tasks:
         return deleted_in(data, [*by_position, *by_value], self.world.store.files)
 
     def _searched(self, work: KeySearch) -> FoundRows:
+        self._check(work.inputs)
         by_value, by_position = {}, {}
         for each in work.inputs:
             found, rows = self._deleted(each), len(self._rows(each))

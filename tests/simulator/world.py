@@ -15,11 +15,13 @@ from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.partitions import PartitionKey
 from tests.simulator.profiles import Profile
 from tests.simulator.rows import Row, data_bytes, data_rows, visible
-from tests.simulator.schedule import Schedule
+from tests.simulator.schedule import HangsError, Schedule
 from tests.simulator.store import Store
 
 LOCATION: Final = "mem://lake/db/t"
 FIRST_WITH_VECTORS: Final = 3
+MOST_FILES: Final = 20_000
+"""Of one history, and snapshots: one that makes more does not end."""
 INHERITED: Final = 0
 """The sequence number of an entry that has that of its manifest."""
 
@@ -194,6 +196,8 @@ class World:
 
     def new_name(self, what: str) -> str:
         self.made += 1
+        if self.made > MOST_FILES:
+            raise HangsError("the history does not end: it makes more and more files")
         return f"{LOCATION}/{what}-{self.made}"
 
     def new_file(self, what: str, content: bytes = b"", suffix: str = "") -> str:
@@ -360,6 +364,8 @@ class World:
             state = base
         if snapshot.id in state.snapshots or (state.format_version > 1 and snapshot.number <= state.last_number):
             return False
+        if snapshot.format_version < FIRST_WITH_VECTORS <= state.format_version:
+            return False  # Iceberg: "Cannot add a snapshot: first-row-id is null"
         before = self.rows(state.newest)
         number = max(snapshot.number, state.last_number)
         self.become(

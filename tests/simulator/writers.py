@@ -17,6 +17,7 @@ from compactor.commit.history import REPLACE
 from compactor.commit.snapshots import ENGINES
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.partitions import PartitionKey
+from compactor.planning.unpublished import ABANDONED, BEGINS
 from compactor.rewrite.deletes.written_deletes import vector_file
 from tests.simulator.rows import Row, data_rows, deleted_in, deleted_keys, key_bytes, position_bytes
 from tests.simulator.world import Request, Snapshot, State, World
@@ -61,7 +62,7 @@ class Writers:
         self.partitions = self.chance.choice(profile.partitions)
         self.liked = {name: self.chance.choice((0.0, 0.0, 1.0, 4.0)) for name in SWARM} | dict(profile.likes)
         self.under_way: Request | None = None
-        self.branched = (0, 0.0)
+        self.branched = (0, 0.0, 0.0)
 
     def partition_of(self, number: int) -> PartitionKey:
         """The partition of a row, by its number."""
@@ -359,12 +360,15 @@ class Writers:
         """A branch of main's head is made, gets a commit, and is published, unless main has moved."""
         world, state = self.world, self.world.state
         if "audit" not in state.branches:
-            self.branched = (state.head, world.plan.now)
-            head = self.commit_to("audit") if self.chance.random() < 0.7 else state.head
+            now, begun = world.plan.now, state.newest.timestamp if state.newest else 0.0
+            head, until = state.head, min(now + BEGINS, begun + ABANDONED)
+            if self.chance.random() < 0.7:
+                head, until = self.commit_to("audit"), now + ABANDONED
+            self.branched = (state.head, now, until)
             world.branch("audit", head)
             world.tell(f"branch audit at {head}, from {state.head} of main")
             return
-        at, since = self.branched
+        at, since, until = self.branched
         published = state.head == at
         if published:
             world.become(replace(state, head=state.branches["audit"]))
@@ -372,7 +376,7 @@ class Writers:
         world.tell(f"branch audit is {'published' if published else 'dropped'}")
         first = next((each for each in state.history() if each.parent == at), None)
         run_id = first.summary.get("firnline.run-id", "") if first else ""
-        if world.planned.get(run_id, 0.0) > since + PREPARES_SECONDS:
+        if since + PREPARES_SECONDS < world.planned.get(run_id, 0.0) < until:
             world.violated(f"branch audit of {at} cannot be published: a run was planned that moved main")
 
     def commit_to(self, branch: str) -> int:
