@@ -105,7 +105,7 @@ lint: setup ## Check style, types and the direction of imports
 	@$(PYTHON_IN_VENV) -m mypy
 	@.venv/bin/lint-imports
 
-bench-rewrite: setup ## Rewrite speed beside a copy, Spark, Polars and PyArrow (CASES="a b c d e f g"; default a)
+bench-rewrite: setup ## Rewrite speed beside a copy, Spark, Polars and PyArrow (CASES="a b c d f g"; default a)
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_rewrite $(CASES)
 
 bench-s3: setup ## Bytes that pass through the compactor when it rewrites inside S3

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -25,17 +24,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import BinaryType, LongType, NestedField
 from rich.console import Console
 
-from compactor.commit.in_flight import InFlightRecords
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.events import Event, GroupRewritten, RunPlanned
-from compactor.iceberg.tables import Catalogs
-from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Charge, Grant
@@ -43,12 +35,11 @@ from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
 from compactor.spark.cluster import ClusterWatch
-from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from streaming.wiring import rewrite_slots
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, local_lake, options_of, rewriter_of
+from tests.conftest import Lake
 from tests.services.spark_cluster import SparkCluster, spark_cluster
 
 EVENT_LOG = {
@@ -113,30 +104,23 @@ def spark_tasks(folder: Path) -> list[tuple[float, float]]:
 
 @dataclass
 class Bench:
-    folder: Path
-    settings: Settings
-    session: Any
+    lake: Lake
     slots: SlotPool
     options: argparse.Namespace
-    console: Console
 
     def __post_init__(self) -> None:
-        self.catalogs = Catalogs(self.settings.catalogs)
         self.cache = ManifestCache(64 * 1024 * 1024)
-        self.records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 600, time.time)
         self.known: dict[str, tuple[int, int]] = {}
         self.rewrite_seconds = 0.0
         self.measured: list[Measured] = []
 
     def make(self, table: str, parts: int) -> TableName:
         """A table with `--files` files of `--file-mb` in each of so many partitions."""
-        schema = Schema(
-            NestedField(1, "part", LongType(), required=True),
-            NestedField(2, "id", LongType()),
-            NestedField(3, "payload", BinaryType()),
+        self.lake.sql(
+            f"CREATE TABLE lake.db.{table} (part bigint NOT NULL, id bigint, payload binary) USING iceberg "
+            "PARTITIONED BY (part)"
         )
-        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
-        made = self.catalogs.catalog("lake").create_table(("db", table), schema, partition_spec=spec)
+        made = self.lake.catalog.load_table(("db", table))
         rows = int(self.options.file_mb * 1e6 / ROW_BYTES)
         random = np.random.default_rng(7)
         for _ in range(self.options.files):
@@ -154,27 +138,21 @@ class Bench:
 
     def contents(self, table: str) -> tuple[int, int]:
         """Rows and a checksum of them, without the payload's order."""
-        read = self.catalogs.catalog("lake").load_table(("db", table)).scan(selected_fields=("part", "id")).to_arrow()
+        read = self.lake.catalog.load_table(("db", table)).scan(selected_fields=("part", "id")).to_arrow()
         return read.num_rows, int(np.sum(read["part"].to_numpy() * 31 + read["id"].to_numpy()))
 
     def run(self, name: TableName, rewriter: Rewriter) -> int:
         """Plan and rewrite; returns the number of outputs."""
         request = Request(force=True, engine=self.options.engine)
-        plan = plan_table(self.catalogs.load(name), self.settings.policy.for_table(name), self.cache, request)
+        plan = plan_table(self.lake.catalogs.load(name), self.lake.settings.policy.for_table(name), self.cache, request)
         result = rewriter.run(plan)
         assert not result.dropped, result.dropped[0].error
         self.rewrite_seconds = result.rewrite_seconds
         return sum(group.rewritten.files_out for group in result.groups)
 
-    def rewriter(self, times: Times) -> Rewriter:
-        return Rewriter(
-            self.session, self.catalogs, self.cache, self.records,
-            slots=self.slots, lease_seconds=600, check_seconds=600, listener=times,
-        )  # fmt: skip
-
     def one_table(self, name: TableName) -> Times:
         times = Times()
-        outputs = self.run(name, self.rewriter(times))
+        outputs = self.run(name, rewriter_of(self.lake, self.cache, self.slots, listener=times))
         times.first = times.last - self.rewrite_seconds
         self.check_and_roll_back(name)
         assert outputs == self.options.tasks
@@ -182,7 +160,7 @@ class Bench:
 
     def many_tables(self, names: list[TableName]) -> Times:
         times, board, key = Times(), DebtBoard(), PartitionKey(0, "[0]")
-        rewriter = self.rewriter(times)
+        rewriter = rewriter_of(self.lake, self.cache, self.slots, listener=times)
 
         def work(debt: TableDebt, _stopping: Any, _grant: Grant, _charge: Charge) -> None:
             self.run(debt.table, rewriter)
@@ -201,12 +179,12 @@ class Bench:
 
     def check_and_roll_back(self, name: TableName) -> None:
         assert self.contents(name.name) == self.known[name.name], f"{name} has other rows than before"
-        table = self.catalogs.load(name)
+        table = self.lake.catalogs.load(name)
         assert table.snapshot is not None
         assert table.snapshot.summary is not None
         assert table.snapshot.summary.operation.value == "replace", f"{name} was not rewritten"
         parent = table.snapshot.parent_snapshot_id
-        self.session.sql(f"CALL lake.system.rollback_to_snapshot('db.{name.name}', {parent})").collect()
+        self.lake.session.sql(f"CALL lake.system.rollback_to_snapshot('db.{name.name}', {parent})").collect()
 
     def note(self, what: str, times: Times) -> None:
         self.measured.append(Measured(what, times, self.slots.book.capacity))
@@ -237,65 +215,60 @@ def _until(happened: Any, seconds: float = 300) -> float:
     return time.monotonic()
 
 
+def shrink(cluster: SparkCluster, slots: SlotPool, console: Console) -> None:
+    """Kill workers down to one."""
+    before = time.monotonic()
+    while cluster.workers[:-1] and cluster.cores > 1:
+        cluster.workers.pop().kill()
+        _until(lambda: cluster.cores <= len(cluster.workers))
+    lost = time.monotonic()
+    _until(lambda: slots.book.capacity == 1)
+    console.print(
+        f"\nworkers killed down to one: 1 slot {time.monotonic() - lost:.1f} s after the master missed the last"
+        f" one, {time.monotonic() - before:.1f} s after the first kill"
+    )
+
+
+def measure(lake: Lake, cluster: SparkCluster, options: argparse.Namespace, console: Console) -> list[Measured]:
+    """All cases, for each number of executors."""
+    slots, watch = rewrite_slots(lake.session)
+    bench = Bench(lake, slots, options)
+    one = bench.make("one", options.tasks)
+    parts = max(1, options.tasks // options.tables)
+    many = [bench.make(f"many{number}", parts) for number in range(options.tables)]
+    console.print(
+        f"{options.tasks} output tasks of {options.files * options.file_mb:.0f} MB, in one table and in "
+        f"{options.tables} tables"
+    )
+    for executors in options.executors:
+        grow(cluster, watch, slots, executors, console)
+        bench.many_tables(many)  # warms up the executors
+        bench.note(f"{executors} executors, one table, {options.tasks} output tasks", bench.one_table(one))
+        bench.note(f"{executors} executors, {options.tables} tables at once", bench.many_tables(many))
+    shrink(cluster, slots, console)
+    watch.stop()
+    return bench.measured
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--executors", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--tables", type=int, default=16)
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--file-mb", type=float, default=4)
     parser.add_argument("--engine", choices=["auto", "encode"], default="auto")
-    parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    console = Console(width=120)
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        folder = Path(scratch)
-        console.print(description(folder))
-        with spark_cluster(folder / "spark") as cluster:
-            log = folder / "event-log"
-            log.mkdir()
-            properties = {
-                "type": "sql",
-                "uri": f"sqlite:///{folder}/catalog.db",
-                "warehouse": f"file://{folder}/warehouse",
-            }
-            settings = Settings(
-                catalogs={"lake": properties},
-                spark={"master": cluster.master, "conf": {**cluster.conf, **EVENT_LOG, "spark.eventLog.dir": str(log)}},
-                policy={"min_row_group_size": 0},
-            )
-            session = spark_session(settings, "firnline-benchmark")
-            slots, watch = rewrite_slots(session)
-            bench = Bench(folder, settings, session, slots, options, console)
-            session.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
-            one = bench.make("one", options.tasks)
-            many = [
-                bench.make(f"many{number}", max(1, options.tasks // options.tables)) for number in range(options.tables)
-            ]
-            console.print(
-                f"{options.tasks} output tasks of {options.files * options.file_mb:.0f} MB, in one table and in "
-                f"{options.tables} tables"
-            )
-            for executors in options.executors:
-                grow(cluster, watch, slots, executors, console)
-                bench.many_tables(many)  # warms up the executors
-                bench.note(f"{executors} executors, one table, {options.tasks} output tasks", bench.one_table(one))
-                bench.note(f"{executors} executors, {options.tables} tables at once", bench.many_tables(many))
-            before = time.monotonic()
-            while cluster.workers[:-1] and cluster.cores > 1:
-                cluster.workers.pop().kill()
-                _until(lambda: cluster.cores <= len(cluster.workers))
-            lost = time.monotonic()
-            _until(lambda: slots.book.capacity == 1)
-            console.print(
-                f"\nworkers killed down to one: 1 slot {time.monotonic() - lost:.1f} s after the master missed the last"
-                f" one, {time.monotonic() - before:.1f} s after the first kill"
-            )
-            watch.stop()
-            session.stop()
-            tasks = spark_tasks(log)
-            for measured in bench.measured:
-                console.print(f"\n{measured.line(tasks)}")
+    with bench_folder(options.folder) as (folder, console), spark_cluster(folder / "spark") as cluster:
+        log = folder / "event-log"
+        log.mkdir()
+        conf = {**cluster.conf, **EVENT_LOG, "spark.eventLog.dir": str(log)}
+        sections = {"spark": {"master": cluster.master, "conf": conf}, "policy": {"min_row_group_size": 0}}
+        with local_lake(folder, **sections) as lake:
+            found = measure(lake, cluster, options, console)
+        tasks = spark_tasks(log)
+        for measured in found:
+            console.print(f"\n{measured.line(tasks)}")
 
 
 if __name__ == "__main__":

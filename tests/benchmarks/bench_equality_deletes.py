@@ -4,22 +4,18 @@ Iceberg's Java writers write the delete files, as Flink does. Each number of del
 Each round scans all snapshots in turn, so that a slow phase of the machine affects all of them. Every scan loads and
 plans the table again; Spark's executor cache of deletes is on, as by default, and empty. `sum` reads one column, `all`
 reads every column. `cpu` is the processor time of Spark's JVM, in steps of 10 ms: it varies less on a busy machine.
-The answer of PyIceberg for the same table is printed too.
 
     python -m tests.benchmarks.bench_equality_deletes [--tables 2/60 20/2 200/8] [--deletes 1 3 10 30 100]
-        [--keys 250] [--keys-at-ten 25 2500 25000] [--rounds 7] [--output json]
+        [--keys 250] [--keys-at-ten 25 2500 25000] [--rounds 7]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +23,8 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from rich.console import Console
-from rich.table import Table
 
-from compactor.iceberg.tables import Catalogs
-from compactor.settings.tree import Settings
-from compactor.spark.session import spark_session
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, local_lake, options_of, show, timed
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
 
@@ -48,21 +40,6 @@ SCANS = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Medians of the scans of one snapshot; the ratios are to the snapshot without delete files."""
-
-    megabytes: float
-    data_files: int
-    delete_files: int
-    keys_each: int
-    scan: str
-    seconds: float
-    cpu_seconds: float
-    ratio: float
-    cpu_ratio: float
-
-
-@dataclass(frozen=True)
 class TableState:
     """A snapshot of a table with so many equality delete files of so many keys."""
 
@@ -74,27 +51,16 @@ class TableState:
 
 def main() -> None:
     options = _options()
-    console = Console(width=120, stderr=options.output == "json")
-    with tempfile.TemporaryDirectory() as folder:
-        lake = _lake(Path(folder), cached=not options.without_cache)
-        console.print(description(Path(folder)))
-        found: list[Measured] = []
+    with bench_folder(options.folder) as (folder, console), local_lake(folder) as lake:
+        lake.session.conf.set(EXECUTOR_CACHE, str(not options.without_cache).lower())
         for megabytes, files in options.tables:
             table = f"db.mb_{round(megabytes)}"
             rows = _make(lake, table, megabytes, files)
-            states = list(_states(lake, table, rows, options))
-            written = lake.sql(f"SELECT file_size_in_bytes AS size FROM lake.{table}.data_files")
-            size = sum(file.size for file in written) / 1e6
-            found += _measure(lake, states, size, len(written), options.rounds)
-            console.print(f"PyIceberg, with delete files: {_pyiceberg(lake, table)}")
-            console.print(_shown([each for each in found if each.megabytes == size]))
-        if options.output == "json":
-            print(json.dumps([asdict(each) for each in found]))
-        lake.session.stop()
+            _measure(lake, list(_states(lake, table, rows, options)), options.rounds, console)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     tables = [(2.0, 60), (20.0, 2), (200.0, 8)]
     parser.add_argument("--tables", type=_size, nargs="+", default=tables, help="Megabytes/data files.")
     parser.add_argument("--deletes", type=int, nargs="+", default=[1, 3, 10, 30, 100])
@@ -102,22 +68,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keys-at-ten", type=int, nargs="*", default=[25, 2500, 25000])
     parser.add_argument("--without-cache", action="store_true", help="Each task reads the delete files by itself.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", choices=["text", "json"], default="text")
     return parser.parse_args()
 
 
 def _size(text: str) -> tuple[float, int]:
     megabytes, _, files = text.partition("/")
     return float(megabytes), int(files)
-
-
-def _lake(folder: Path, *, cached: bool) -> Lake:
-    properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/warehouse"}
-    settings = Settings(catalogs={"lake": properties}, spark={"master": "local[2]"})
-    session = spark_session(settings, "firnline-bench-equality-deletes")
-    session.conf.set(EXECUTOR_CACHE, str(cached).lower())
-    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
-    return Lake(folder, settings, session, Catalogs(settings.catalogs))
 
 
 def _make(lake: Lake, table: str, megabytes: float, files: int) -> int:
@@ -168,28 +124,30 @@ def _delete(lake: Lake, table: str, keys: Any) -> None:
     writer.delete_equal(pa.table(columns, schema=kinds), ["id"])
 
 
-def _measure(lake: Lake, states: list[TableState], size: float, files: int, rounds: int) -> list[Measured]:
+def _measure(lake: Lake, states: list[TableState], count: int, console: Console) -> None:
     """All states in turn, round after round; the first two rounds warm up and are left out."""
     taken: dict[tuple[TableState, str], list[tuple[float, float]]] = {
         (state, scan): [] for state in states for scan in SCANS
     }
-    for number in range(rounds + WARM_UP):
+    for number in range(count + WARM_UP):
         for (state, scan), times in taken.items():
             one = _scan(lake, state, SCANS[scan])
             if number >= WARM_UP:
                 times.append(one)
-    medians = {
-        key: (statistics.median(wall for wall, _ in times), statistics.median(cpu for _, cpu in times))
-        for key, times in taken.items()
-    }
-
-    def measured(state: TableState, scan: str) -> Measured:
-        (wall, cpu), (bare_wall, bare_cpu) = medians[state, scan], medians[states[0], scan]
-        return Measured(
-            size, files, state.delete_files, state.keys_each, scan, wall, cpu, wall / bare_wall, cpu / bare_cpu
-        )
-
-    return [measured(*key) for key in medians]
+    middle = {key: [statistics.median(each) for each in zip(*times, strict=True)] for key, times in taken.items()}
+    rows = []
+    for state in states:
+        row: list[object] = [state.delete_files, state.keys_each]
+        for scan in SCANS:
+            figures = zip(middle[state, scan], middle[states[0], scan], strict=True)
+            row += [figure for seconds, bare in figures for figure in (seconds, seconds / bare)]
+        rows.append(row)
+    kinds = [f"{scan}: {heading}" for scan in SCANS for heading in ("seconds", "ratio", "cpu", "cpu ratio")]
+    sizes = [
+        file.size for file in lake.sql(f"SELECT file_size_in_bytes AS size FROM lake.{states[0].table}.data_files")
+    ]
+    title = f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} data files, Spark"
+    show(console, title, ("delete files", "keys each", *kinds), rows)
 
 
 def _scan(lake: Lake, state: TableState, query: str) -> tuple[float, float]:
@@ -200,9 +158,9 @@ def _scan(lake: Lake, state: TableState, query: str) -> tuple[float, float]:
         cache.invalidate(f"lake.{state.table}")
     lake.sql(f"REFRESH TABLE lake.{state.table}")
     jvm.System.gc()
-    started, cpu = time.perf_counter(), _cpu_seconds(jvm)
-    lake.sql(query.format(f"lake.{state.table} VERSION AS OF {state.snapshot_id}"))
-    return time.perf_counter() - started, _cpu_seconds(jvm) - cpu
+    cpu = _cpu_seconds(jvm)
+    seconds, _ = timed(lake.sql, query.format(f"lake.{state.table} VERSION AS OF {state.snapshot_id}"))
+    return seconds, _cpu_seconds(jvm) - cpu
 
 
 def _cpu_seconds(jvm: Any) -> float:
@@ -210,29 +168,6 @@ def _cpu_seconds(jvm: Any) -> float:
     name = str(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName())
     fields = Path(f"/proc/{name.partition('@')[0]}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
-
-
-def _pyiceberg(lake: Lake, table: str) -> str:
-    try:
-        return f"{len(lake.catalog.load_table(lake.name(table).identifier).scan().to_arrow())} rows"
-    except Exception as error:  # noqa: BLE001 - what it says is the measurement
-        return f"{type(error).__name__}: {error}"
-
-
-def _shown(found: list[Measured]) -> Table:
-    shown = Table(title=f"{found[0].megabytes:.1f} MB in {found[0].data_files} data files, Spark")
-    for heading in ("delete files", "keys each"):
-        shown.add_column(heading, justify="right")
-    for scan in SCANS:
-        for heading in ("seconds", "ratio", "cpu", "cpu ratio"):
-            shown.add_column(f"{scan}: {heading}", justify="right")
-    scans = [[each for each in found if each.scan == scan] for scan in SCANS]
-    for row in zip(*scans, strict=True):
-        figures = [
-            f"{figure:.2f}" for each in row for figure in (each.seconds, each.ratio, each.cpu_seconds, each.cpu_ratio)
-        ]
-        shown.add_row(str(row[0].delete_files), str(row[0].keys_each), *figures)
-    return shown
 
 
 if __name__ == "__main__":

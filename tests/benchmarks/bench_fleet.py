@@ -7,16 +7,13 @@ sets the table's pointer and publishes the event. Nothing here fails because som
 
 Cases:
   a  commits of many tables at an even rate: event → ledger, and where the time goes
-  b  many events of one table at once: looks at the table
   c  a sweep of unchanged tables: seconds and catalog calls
   d  one table with a million partitions in debt: memory of driver and JVM, idle and at their peak
   e  idle: processor time of all processes of the service, and memory by process
-  f  a second catalog that falls silent: event → ledger of the first, before and after
-  g  large events of unknown tables, then a valid one: seconds until it is counted, memory, dead letters
   h  commits that each make a partition due: commit → compacted, with real files and real rewrites
 
-Of the chosen cases, b a c e share one service, in this order, after it has counted all tables for the first time. Each
-other case has a service of its own. d, f and g have as much to do as their sizes say: begin with small ones.
+Of the chosen cases, a c e share one service, in this order, after it has counted all tables for the first time. d and h
+have a service of their own each, and as much to do as their sizes say: begin with small ones.
 
 `event → ledger` is exact for each event: from its publication (the commit is current before) until the service
 published the first count of the table at that commit or a later one. It is split by the catalog's calls, as the proxy
@@ -31,10 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -43,28 +37,26 @@ from rich.console import Console
 
 from tests.benchmarks.fleet.catalog_calls import proxy_cost
 from tests.benchmarks.fleet.due_case import due_commits
-from tests.benchmarks.fleet.flood_case import flood
 from tests.benchmarks.fleet.latency import Spread
 from tests.benchmarks.fleet.service_cases import SHARED, FleetCases
-from tests.benchmarks.fleet.silent_case import silent_catalog
 from tests.benchmarks.fleet.site import site
 from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.tables import Fleet, Shape
 from tests.benchmarks.fleet.wide_case import wide_table
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, options_of
 
-ALONE = {"d": wide_table, "f": silent_catalog, "g": flood, "h": due_commits}
+ALONE = {"d": wide_table, "h": due_commits}
 CASES = (*SHARED, *ALONE)
 
 
 def main() -> None:
     options = _options()
-    console = Console(stderr=True, width=140, highlight=False)
     results: dict[str, Any] = {}
-    with _folder(options.folder) as folder, tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
-        console.print(description(folder))
+    with bench_folder(options.scratch, stderr=True) as (scratch, console):
+        folder = options.folder.resolve() if options.folder else scratch / "fleet"
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            _run(options, folder, Path(scratch), console, results)
+            _run(options, folder, scratch, console, results)
         finally:  # what was measured before an error is worth its minutes
             if options.output == "json":
                 print(json.dumps(results, default=_plain))
@@ -90,32 +82,22 @@ def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Cons
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "cases", nargs="*", default=[], metavar="CASE", help=f"Of {' '.join(sorted(CASES))}; a b c e if none is named."
-    )
+    parser = options_of(__doc__, *sorted(CASES))
     fleet = parser.add_argument_group("the fleet")
     fleet.add_argument("--tables", type=int, default=1000)
     fleet.add_argument("--partitions", type=int, default=20, help="Of each table; each has small files.")
     fleet.add_argument("--history", type=int, default=24, help="Snapshots of a table before the first case.")
-    fleet.add_argument("--folder", type=Path, help="Keep the tables here. Else a temporary folder.")
-    fleet.add_argument("--scratch", type=Path, help="Folder for broker, checkpoints and logs; else a temporary one.")
+    fleet.add_argument("--scratch", type=Path, help="Folder for broker, checkpoints and logs; --folder keeps tables.")
     fleet.add_argument("--delay-ms", type=float, default=5.0, help="What the proxy adds to each call of the catalog.")
     fleet.add_argument("--settings", type=json.loads, default={}, help="More settings of the service, as JSON.")
     fleet.add_argument("--start-seconds", type=float, default=1800.0, help="Most seconds of a first count or a sweep.")
     sizes = parser.add_argument_group("sizes of the cases")
-    sizes.add_argument("--rate", type=float, default=30.0, help="a, f: commits a second.")
+    sizes.add_argument("--rate", type=float, default=30.0, help="a: commits a second.")
     sizes.add_argument("--seconds", type=float, default=300.0, help="a: how long.")
-    sizes.add_argument("--busy-tables", type=int, default=100, help="a, f: tables that are committed to.")
-    sizes.add_argument("--events", type=int, default=1000, help="b: events of one table.")
+    sizes.add_argument("--busy-tables", type=int, default=100, help="a: tables that are committed to.")
     sizes.add_argument("--sweep-seconds", type=float, default=300.0, help="Interval of sweeps; c waits for one.")
     sizes.add_argument("--idle-seconds", type=float, default=300.0, help="e: how long.")
     sizes.add_argument("--wide-partitions", type=int, default=1_000_000, help="d: partitions of the one table.")
-    sizes.add_argument("--silent-seconds", type=float, default=120.0, help="f: how long before, and after.")
-    sizes.add_argument("--bad-events", type=int, default=2000, help="g: events of unknown tables.")
-    sizes.add_argument("--bad-bytes", type=int, default=1_000_000, help="g: bytes of each.")
-    sizes.add_argument("--unknown-tables", type=int, default=100, help="g: different names in them.")
-    sizes.add_argument("--flood-seconds", type=float, default=600.0, help="g: most seconds for each wait.")
     sizes.add_argument("--due-commits", type=int, default=200, help="h: commits, one after the other.")
     sizes.add_argument("--due-tables", type=int, default=4, help="h: tables that they are spread over.")
     parser.add_argument("--output", choices=["text", "json"], default="text")
@@ -126,16 +108,6 @@ def _options() -> argparse.Namespace:
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; cases are {' '.join(sorted(CASES))}")
     return options
-
-
-@contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-    else:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given.resolve()
 
 
 def show(results: dict[str, Any], console: Console) -> None:

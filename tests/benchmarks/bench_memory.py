@@ -8,12 +8,11 @@ of one file of 20 columns that do not compress; its 10 GB output is real.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import pickle
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from rich.console import Console
 
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.encode.encode import EncodeTask
+from compactor.rewrite.splice.checks import SpliceLimits
+from compactor.rewrite.splice.splice import SpliceInput
+from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput
 from compactor.spark.session import WORKER_ENVIRONMENT
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, options_of
 
 COLUMNS = 20
 MEGABYTE = 1_000_000
@@ -69,8 +73,6 @@ def _values(kind: pa.DataType, rows: int, random: np.random.Generator) -> pa.Arr
 
 
 def run_worker(work: object, folder: Path) -> dict[str, float | str]:
-    import pickle  # noqa: PLC0415
-
     (folder / "work.pickle").write_bytes(pickle.dumps(work))
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(folder / "work.pickle")],
@@ -89,63 +91,60 @@ def report(console: Console, what: str, found: dict[str, float | str], row_group
     bare, loaded, peak = (float(found[key]) / MEGABYTE for key in ("bare", "loaded", "peak"))
     console.print(
         f"{what}: interpreter {bare:.0f} MB, with the worker's modules {loaded:.0f} MB, peak {peak:.0f} MB: "
-        f"{peak - bare:.0f} MB above the interpreter = {(peak - bare) / row_group:.2f} row groups",
-        highlight=False,
+        f"{peak - bare:.0f} MB above the interpreter = {(peak - bare) / row_group:.2f} row groups\n"
+        f"  {str(found['outcome'])[:160]}"
     )
-    console.print(f"  {str(found['outcome'])[:160]}", highlight=False)
+
+
+def linked(path: Path, count: int) -> list[str]:
+    """So many other names of a file, as locations."""
+    names = [path.with_name(f"{path.stem}-{number}.parquet") for number in range(count)]
+    for name in names:
+        os.link(path, name)
+    return [f"file://{name}" for name in names]
+
+
+def spliced(folder: Path, row_groups: int, row_group: int, console: Console) -> None:
+    first, output = folder / "input.parquet", folder / "spliced.parquet"
+    rows = write_file(first, row_group, 1, 0, "none")
+    size = first.stat().st_size
+    names = linked(first, row_groups)
+    inputs = tuple(SpliceInput(name, size) for name in names)
+    sources = tuple(EncodeInput(name, size, rows) for name in names)
+    splice = SpliceTask(inputs, sources, f"file://{output}", 0.0, SpliceLimits(), ())
+    console.print(f"{row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns")
+    report(console, "splice", run_worker(TaskInput(splice, None), folder), size / MEGABYTE)
+    console.print(f"  output {output.stat().st_size / 1e9:.1f} GB")
+    output.unlink()
+
+
+def encoded(folder: Path, files: int, row_group: int, console: Console) -> None:
+    tiny, output = folder / "tiny.parquet", folder / "encoded.parquet"
+    rows = write_file(tiny, row_group, 1, 5000, "zstd")
+    size = tiny.stat().st_size
+    encode = EncodeTask(
+        tuple(EncodeInput(name, size, rows) for name in linked(tiny, files)),
+        f"file://{output}",
+        table_schema().model_dump_json(),
+        properties=(("write.parquet.row-group-size-bytes", str(row_group)),),
+    )
+    console.print(f"{files} inputs of {size / MEGABYTE:.0f} MB in tiny row groups")
+    report(console, "encode", run_worker(TaskInput(None, encode), folder), row_group / MEGABYTE)
+    written = pq.read_metadata(output)
+    sizes = [written.row_group(number).total_byte_size / MEGABYTE for number in range(written.num_row_groups)]
+    console.print(f"  {written.num_row_groups} row groups, {', '.join(f'{size:.0f}' for size in sizes)} MB")
 
 
 def main() -> None:
-    from compactor.rewrite.deletes.equality_deletes import EncodeInput  # noqa: PLC0415
-    from compactor.rewrite.encode.encode import EncodeTask  # noqa: PLC0415
-    from compactor.rewrite.splice.checks import SpliceLimits  # noqa: PLC0415
-    from compactor.rewrite.splice.splice import SpliceInput  # noqa: PLC0415
-    from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput  # noqa: PLC0415
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--row-groups", type=int, default=80)
     parser.add_argument("--row-group-mb", type=int, default=128)
     parser.add_argument("--encode-files", type=int, default=6, help="Input files of one row group's bytes each.")
-    parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    console = Console(width=140)
     row_group = options.row_group_mb * MEGABYTE
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        folder = Path(scratch)
-        console.print(description(folder))
-        first = folder / "input.parquet"
-        rows = write_file(first, row_group, 1, 0, "none")
-        size = first.stat().st_size
-        inputs = []
-        for number in range(options.row_groups):
-            name = folder / f"input-{number}.parquet"
-            os.link(first, name)
-            inputs.append(SpliceInput(f"file://{name}", size))
-        sources = tuple(EncodeInput(each.location, each.size, rows) for each in inputs)
-        splice = SpliceTask(tuple(inputs), sources, f"file://{folder}/spliced.parquet", 0.0, SpliceLimits(), ())
-        found = run_worker(TaskInput(splice, None), folder)
-        console.print(f"{options.row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns", highlight=False)
-        report(console, "splice", found, size / MEGABYTE)
-        console.print(f"  output {(folder / 'spliced.parquet').stat().st_size / 1e9:.1f} GB", highlight=False)
-        (folder / "spliced.parquet").unlink()
-
-        tiny = folder / "tiny.parquet"
-        rows = write_file(tiny, row_group, 1, 5000, "zstd")
-        named = [folder / f"tiny-{number}.parquet" for number in range(options.encode_files)]
-        for name in named:
-            os.link(tiny, name)
-        encode = EncodeTask(
-            tuple(EncodeInput(f"file://{name}", tiny.stat().st_size, rows) for name in named),
-            f"file://{folder}/encoded.parquet",
-            table_schema().model_dump_json(),
-            properties=(("write.parquet.row-group-size-bytes", str(row_group)),),
-        )
-        found = run_worker(TaskInput(None, encode), folder)
-        console.print(f"{options.encode_files} inputs of {tiny.stat().st_size / MEGABYTE:.0f} MB in tiny row groups")
-        report(console, "encode", found, row_group / MEGABYTE)
-        written = pq.read_metadata(folder / "encoded.parquet")
-        sizes = [written.row_group(number).total_byte_size / MEGABYTE for number in range(written.num_row_groups)]
-        console.print(f"  {written.num_row_groups} row groups, {', '.join(f'{size:.0f}' for size in sizes)} MB")
+    with bench_folder(options.folder) as (folder, console):
+        spliced(folder, options.row_groups, row_group, console)
+        encoded(folder, options.encode_files, row_group, console)
 
 
 if __name__ == "__main__":

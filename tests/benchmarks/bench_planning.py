@@ -8,21 +8,17 @@ means that nothing of the table is decoded yet; its bytes are in the page cache,
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from compactor.events import Event, ManifestsRead
 from compactor.iceberg.tables import TableView
@@ -31,7 +27,7 @@ from compactor.manifests.disk import ManifestDisk
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.settings.policy import PolicyValues
 from streaming.garbage_collection import collect_rarely
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, medians, options_of, rounds, show, timed
 from tests.benchmarks.planning_table import PlanningTable
 from tests.services.counting_proxy import counting_proxy
 from tests.services.s3_server import s3_server, s3_source
@@ -55,15 +51,6 @@ class Reads:
     def __call__(self, event: Event) -> None:
         if isinstance(event, ManifestsRead):
             self.last = event
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Until the result is there; nobody waits for it to be thrown away."""
-    started = time.perf_counter()
-    result = work()
-    taken = time.perf_counter() - started
-    del result
-    return taken
 
 
 def plan(table: PlanningTable, cache: ManifestCache, request: Request = REQUEST) -> TablePlan:
@@ -104,7 +91,7 @@ def blocks(content: bytes) -> Sequence[bytes]:
     return found
 
 
-def cold(table: PlanningTable, rounds: int, console: Console, *, with_pyiceberg: bool) -> float:
+def cold(table: PlanningTable, count: int, console: Console, *, with_pyiceberg: bool) -> float:
     """Everybody in turn, round by round; returns firnline's seconds."""
     entries = table.manifests * FILES
     work: dict[str, Callable[[], object]] = {
@@ -113,49 +100,36 @@ def cold(table: PlanningTable, rounds: int, console: Console, *, with_pyiceberg:
         "Iceberg Java planFiles": table.java_plan,
         "Spark files table": table.spark_files,
     }
-    table.java_plan(), table.spark_files()  # a warm JVM
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, one in work.items():
-            taken[name].append(seconds(one))
+    middle = medians(rounds(work, count))
     if with_pyiceberg:
         loaded = table.catalogs.catalog("lake").load_table(table.name.identifier)
-        taken["PyIceberg plan_files (once)"] = [seconds(lambda: sum(1 for _ in loaded.scan().plan_files()))]
-    ours = statistics.median(taken["firnline plan"])
-    shown = Table("cold", "seconds", "entries/s", "firnline is faster by", title=f"{entries:,} entries, 2 cores")
-    for name, each in taken.items():
-        median = statistics.median(each)
-        shown.add_row(name, f"{median:.2f}", f"{entries / median:,.0f}", f"{median / ours:.2f}")
-    console.print(shown)
+        middle["PyIceberg plan_files (once)"], _ = timed(lambda: sum(1 for _ in loaded.scan().plan_files()))
+    ours = middle["firnline plan"]
+    rows = [(name, each, f"{entries / each:,.0f}", each / ours) for name, each in middle.items()]
+    show(console, f"{entries:,} entries", ("cold", "seconds", "entries/s", "firnline is faster by"), rows)
     console.print("goals: PyIceberg 20, Java 1, Spark 1; inflating not below 0.33")
     return ours
 
 
-def warm(table: PlanningTable, rounds: int, folder: Path, cold_seconds: float, console: Console) -> None:
+def warm(table: PlanningTable, count: int, folder: Path, cold_seconds: float, console: Console) -> None:
     """After one more commit of ten manifests; after nothing; after a restart with the disk cache."""
     reads = Reads()
     disk = ManifestDisk(folder / "kept", 4 * MEMORY)
     cache = ManifestCache(MEMORY, reads, disk=disk)
     plan(table, cache)
-    after_commit, nothing_new, restarted = [], [], []
-    for _ in range(WARM_ROUNDS * rounds):
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(WARM_ROUNDS * count):
         table.append(NEW_MANIFESTS, FILES, scattered=False, small_every=SMALL_EVERY)
-        after_commit.append(seconds(lambda: plan(table, cache)))
+        found[f"after a commit of {NEW_MANIFESTS} manifests (goal 5 %)"].append(timed(plan, table, cache)[0])
         assert reads.last is not None
         assert reads.last.misses == NEW_MANIFESTS
-        nothing_new.append(seconds(lambda: plan(table, cache)))
+        found["nothing new: the fixed cost"].append(timed(plan, table, cache)[0])
         cache.flush()  # as a process that ends does
-        restarted.append(seconds(lambda: plan(table, ManifestCache(MEMORY, reads, disk=disk))))
+        restarted, _ = timed(lambda: plan(table, ManifestCache(MEMORY, reads, disk=disk)))
+        found["after a restart, from the disk cache (goal 10 %)"].append(restarted)
         assert reads.last.misses == 0
-    shown = Table("warm", "seconds", "of cold", "goal")
-    for name, taken, goal in (
-        (f"after a commit of {NEW_MANIFESTS} manifests", after_commit, "5 %"),
-        ("nothing new: the fixed cost", nothing_new, ""),
-        ("after a restart, from the disk cache", restarted, "10 %"),
-    ):
-        median = statistics.median(taken)
-        shown.add_row(name, f"{median:.3f}", f"{median / cold_seconds:.1%}", goal)
-    console.print(shown)
+    rows = [(name, f"{each:.3f}", f"{each / cold_seconds:.1%}") for name, each in medians(found).items()]
+    show(console, "", ("warm", "seconds", "of cold"), rows)
 
 
 def one_partition(table: PlanningTable, console: Console) -> None:
@@ -180,8 +154,8 @@ def far_away(table: PlanningTable, folder: Path, delay: float, console: Console)
         behind = server.behind(wire.endpoint)
         view = table.in_s3(behind, server, S3_MANIFESTS)
         manifests = view.manifests()
-        serial = seconds(lambda: [view.io.new_input(each.manifest_path).open().read() for each in manifests])
-        ours = seconds(lambda: ManifestCache(MEMORY).read(view, manifests))
+        serial, _ = timed(lambda: [view.io.new_input(each.manifest_path).open().read() for each in manifests])
+        ours, _ = timed(lambda: ManifestCache(MEMORY).read(view, manifests))
     console.print(
         f"{s3_source()}, {delay * 1000:.0f} ms a request: {len(manifests)} manifests read one after the other "
         f"{serial:.2f} s, by firnline and decoded {ours:.2f} s ({ours / serial:.1%}; goal 10 %)"
@@ -198,26 +172,23 @@ def memory(table: PlanningTable, folder: Path, console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--manifests", type=int, default=1000, help=f"of {FILES:,} files each")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--delay-ms", type=float, default=50)
     parser.add_argument("--skip-pyiceberg", action="store_true", help="it takes minutes")
-    arguments = parser.parse_args()
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="bench-planning-") as name:
-        folder = Path(name)
-        console.print(description(folder))
+    options = parser.parse_args()
+    with bench_folder(options.folder) as (folder, console):
         table = PlanningTable.make(folder, PARTITIONS)
-        taken = seconds(lambda: table.append(arguments.manifests, FILES, scattered=False, small_every=SMALL_EVERY))
+        taken, _ = timed(lambda: table.append(options.manifests, FILES, scattered=False, small_every=SMALL_EVERY))
         size = sum(manifest.manifest_length for manifest in table.view.manifests())
-        console.print(f"{arguments.manifests:,} manifests, {size / 1e6:,.0f} MB, written in {taken:.0f} s")
+        console.print(f"{options.manifests:,} manifests, {size / 1e6:,.0f} MB, written in {taken:.0f} s")
         collect_rarely()  # as the command line does
-        cold_seconds = cold(table, arguments.rounds, console, with_pyiceberg=not arguments.skip_pyiceberg)
-        warm(table, arguments.rounds, folder, cold_seconds, console)
+        cold_seconds = cold(table, options.rounds, console, with_pyiceberg=not options.skip_pyiceberg)
+        warm(table, options.rounds, folder, cold_seconds, console)
         one_partition(table, console)
         memory(table, folder, console)
-        far_away(table, folder / "s3", arguments.delay_ms / 1000, console)
+        far_away(table, folder / "s3", options.delay_ms / 1000, console)
 
 
 if __name__ == "__main__":

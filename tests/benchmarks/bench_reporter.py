@@ -9,10 +9,8 @@ apart: it starts the thread that sends.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,13 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from compactor.spark.java import SPARK_JARS, fetch_jars, pyspark_jars
 from deploy.demo.local_process import free_port
 from deploy.reporter.build import build, compile_sources, find_compiler
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, options_of, show
 from tests.services.java_process import JavaProcess, java_process
 from tests.services.kafka_broker import kafka_broker
 from tests.services.reporter import new_topic, numbers, properties
@@ -135,27 +130,30 @@ def measure(commits: int, folder: Path) -> tuple[dict[str, Figures], dict[str, i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--commits", type=int, default=40, help="commits of each case")
-    arguments = parser.parse_args()
-    console = Console()
+    options = parser.parse_args()
     words = {
         "none": "without the reporter", "here": "broker answers", "away": "broker is not there",
         "full": "broker never answers, queue full",
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="bench-reporter-") as name:
-        console.print(description(Path(name)))
-        figures, counted = measure(arguments.commits, Path(name))
-    table = Table(title=f"median of {arguments.commits} commits, in ms")
-    for column in ("", "INSERT", "Iceberg's commit", "report()", "longest", "first"):
-        table.add_column(column, justify="left" if not column else "right")
-    for case, found in figures.items():
-        measured = [f"{statistics.median(found.commit):.1f}", f"{statistics.median(found.report):.3f}",
-                    f"{max(found.report):.3f}", f"{found.first:.3f}"] if found.report else ["-"] * 4  # fmt: skip
-        table.add_row(words[case], f"{statistics.median(found.statement):.1f}", *measured)
-    console.print(table)
-    worst = max(statistics.median(found.report) for found in figures.values() if found.report)
-    console.print(f"wanted: at most {WANTED_MS:g} ms; worst median: {worst:.3f} ms; reports: {counted}")
+    with bench_folder(options.folder) as (folder, console):
+        figures, counted = measure(options.commits, folder)
+        rows = [
+            [words[case], f"{statistics.median(found.statement):.1f}", *_reports(found)]
+            for case, found in figures.items()
+        ]
+        headings = ("", "INSERT", "Iceberg's commit", "report()", "longest", "first")
+        show(console, f"median of {options.commits} commits, in ms", headings, rows)
+        worst = max(statistics.median(found.report) for found in figures.values() if found.report)
+        console.print(f"wanted: at most {WANTED_MS:g} ms; worst median: {worst:.3f} ms; reports: {counted}")
+
+
+def _reports(found: Figures) -> list[str]:
+    if not found.report:
+        return ["-"] * 4
+    report = (statistics.median(found.report), max(found.report), found.first)
+    return [f"{statistics.median(found.commit):.1f}", *(f"{each:.3f}" for each in report)]
 
 
 if __name__ == "__main__":

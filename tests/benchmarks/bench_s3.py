@@ -10,42 +10,28 @@ Medians of the rounds; s3proxy copies through its own memory on the same two cor
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import tempfile
-import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from io import BytesIO
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, splice
 from compactor.storage.s3_objects import Transferred
 from compactor.storage.s3_store import S3ByteStore
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, options_of, rounds, show, show_rounds
 from tests.services.counting_proxy import Wire, counting_proxy
 from tests.services.s3_server import S3Server, s3_server, s3_source
 
 GOAL = 0.02
 TASKS = 2  # outputs at the same time, as two cores would have it
 ROW_BYTES = 420
-
-
-@dataclass
-class Round:
-    """Seconds, and bytes as the client and as the wire counted them."""
-
-    seconds: list[float] = field(default_factory=list)
-    transferred: list[Transferred] = field(default_factory=list)
-    carried: list[int] = field(default_factory=list)
 
 
 def parquet_file(file_bytes: float, seed: int) -> bytes:
@@ -109,57 +95,47 @@ def contents_equal(server: S3Server, inputs: Sequence[SpliceInput], outputs: Seq
 
 
 def measure(
-    server: S3Server, wire: Wire, shares: Sequence[Sequence[SpliceInput]], rounds: int, console: Console
-) -> dict[str, Round]:
+    server: S3Server, wire: Wire, shares: Sequence[Sequence[SpliceInput]], count: int, console: Console
+) -> None:
     """Interleaved rounds after one that warms up."""
-    results = {"firnline": Round(), "GET + PUT": Round()}
     inputs = [source for share in shares for source in share]
-    for number in range(rounds + 1):
-        for name, result in results.items():
-            folder = server.folder()
-            carried, started = wire.total, time.perf_counter()
-            moved = compact(server, shares, folder) if name == "firnline" else plain_copy(server, inputs, folder)
-            seconds = time.perf_counter() - started
-            console.print(f"round {number}: {name} {seconds:.2f} s, {moved}, {wire.total - carried} on the wire")
-            if number:
-                result.seconds.append(seconds)
-                result.transferred.append(moved)
-                result.carried.append(wire.total - carried)
-            elif name == "firnline":
-                outputs = [f"{folder}/{share}.parquet" for share in range(len(shares))]
-                assert contents_equal(server, inputs, outputs), "rows differ"
-                console.print("rows of inputs and outputs equal: True")
-            remove(server, folder)
-    return results
+    total = sum(source.size for source in inputs)
+    through: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    noted = wire.total
+    folder = server.folder()
 
+    def after(number: int, name: str, seconds: float, moved: Transferred) -> None:
+        nonlocal noted
+        console.print(f"round {number}: {name} {seconds:.2f} s, {moved}, {wire.total - noted} on the wire")
+        through[name].append((moved.read + moved.sent, wire.total - noted))
+        if name == "firnline" and not number:
+            outputs = [f"{folder}/{share}.parquet" for share in range(len(shares))]
+            assert contents_equal(server, inputs, outputs), "rows differ"
+        remove(server, folder)
+        noted = wire.total
 
-def report(results: dict[str, Round], total: int, console: Console) -> None:
-    table = Table(title=f"{total / 1e6:.0f} MB, medians of {len(results['firnline'].seconds)} interleaved rounds")
-    for heading in ("", "median s", "min s", "max s", "MB through", "MB on the wire", "% of bytes"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, result in results.items():
-        through = statistics.median(moved.read + moved.sent for moved in result.transferred)
-        carried = statistics.median(result.carried)
-        table.add_row(
-            name,
-            f"{statistics.median(result.seconds):.2f}", f"{min(result.seconds):.2f}", f"{max(result.seconds):.2f}",
-            f"{through / 1e6:.2f}", f"{carried / 1e6:.2f}", f"{100 * carried / total:.2f}",
-        )  # fmt: skip
-    console.print(table)
-    share = statistics.median(results["firnline"].carried) / total
-    console.print(f"goal: {100 * share:.2f} % of the bytes compacted through the compactor (<= {100 * GOAL:.0f} %)")
+    rivals: dict[str, Callable[[], Transferred]] = {
+        "firnline": lambda: compact(server, shares, folder),
+        "GET + PUT": lambda: plain_copy(server, inputs, folder),
+    }
+    show_rounds(console, f"{total / 1e6:.0f} MB, {count} interleaved rounds", rounds(rivals, count, after))
+    middle = {
+        name: [statistics.median(column) for column in zip(*moved[1:], strict=True)] for name, moved in through.items()
+    }
+    rows = [(name, moved / 1e6, wired / 1e6, 100 * wired / total) for name, (moved, wired) in middle.items()]
+    show(console, "bytes", ("", "MB through", "MB on the wire", "% of bytes"), rows)
+    share = 100 * middle["firnline"][1] / total
+    console.print(f"rows equal; {share:.2f} % of the bytes compacted passed through (goal <= {100 * GOAL:.0f} %)")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--file-mb", type=float, default=7.6)
     parser.add_argument("--files", type=int, default=112)
     parser.add_argument("--outputs", type=int, default=4)
-    parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    console = Console(width=120)
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch, s3_server(Path(scratch)) as direct:
+    with bench_folder(options.folder) as (scratch, console), s3_server(scratch) as direct:
         host, _, port = direct.endpoint.rpartition("/")[2].partition(":")
         with counting_proxy(host, int(port or 80)) as wire:
             folder = direct.folder()
@@ -170,10 +146,8 @@ def main() -> None:
                 inputs.append(SpliceInput(direct.put(f"{folder}/{number:04d}.parquet", data), len(data)))
             each = -(-len(inputs) // options.outputs)
             shares = [inputs[start : start + each] for start in range(0, len(inputs), each)]
-            total = sum(source.size for source in inputs)
-            console.print(description(Path(scratch)))
-            console.print(f"S3: {s3_source()}; {len(inputs)} files into {len(shares)}, {total / 1e6:.0f} MB")
-            report(measure(direct.behind(wire.endpoint), wire, shares, options.rounds, console), total, console)
+            console.print(f"S3: {s3_source()}; {len(inputs)} files into {len(shares)}")
+            measure(direct.behind(wire.endpoint), wire, shares, options.rounds, console)
 
 
 if __name__ == "__main__":

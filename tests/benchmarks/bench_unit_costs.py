@@ -15,15 +15,11 @@ Cases:
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from tests.benchmarks.harness import bench_folder, options_of
 from tests.benchmarks.machine import description
 from tests.benchmarks.scale import measured_events, measured_looks, measured_memory, measured_rewrites
 from tests.benchmarks.scale.files import write_measured
@@ -37,20 +33,16 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"Of {' '.join(CASES)}; all if none is named.")
-    parser.add_argument("--folder", type=Path, help="Where temporary files go.")
+    parser = options_of(__doc__, *CASES)
     parser.add_argument("--keep", action="store_true", help="Write the figures to unit_costs.json.")
     options = parser.parse_args()
-    console = Console(stderr=True, width=140, highlight=False)
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        console.print(description(Path(scratch)))
+    with bench_folder(options.folder, stderr=True) as (scratch, console):
         found: dict[str, Any] = {}
         for case in options.cases or CASES:
             console.print(f"{case} …")
-            found |= CASES[case](Path(scratch) / case)
+            found |= CASES[case](scratch / case)
             if options.keep:
-                write_measured(found, description(Path(scratch)).splitlines()[0], datetime.now(UTC).date().isoformat())
+                write_measured(found, description(scratch).splitlines()[0], datetime.now(UTC).date().isoformat())
         print(json.dumps(found, indent=2))
 
 

@@ -8,11 +8,7 @@ three readers, interleaved; medians, as ratios to Spark's files.
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import statistics
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,29 +19,22 @@ import pyarrow as pa
 import pyarrow.dataset as arrow_dataset
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
-from compactor.commit.in_flight import InFlightRecords
-from compactor.iceberg.tables import Catalogs
-from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
-from compactor.runs.rewriter import Rewriter
-from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
-from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from tests.benchmarks.machine import description
+from tests.benchmarks.harness import bench_folder, local_lake, options_of, rewriter_of, rounds, show_pairs
+from tests.conftest import Lake
 
 BYTES_PER_VALUE = 8
 GOAL = 1.10
 
 
-def make_table(catalogs: Catalogs, name: TableName, width: int, files: int, file_bytes: float) -> int:
+def make_table(lake: Lake, name: TableName, width: int, files: int, file_bytes: float) -> int:
     """A table of `width` columns of doubles that hardly compress; returns its snapshot."""
     names = [f"c{number:04d}" for number in range(width)]
     schema = pa.schema([(column, pa.float64()) for column in names])
-    table = catalogs.catalog("lake").create_table(name.identifier, schema)
+    table = lake.catalog.create_table(name.identifier, schema)
     rows = max(1, round(file_bytes / (width * BYTES_PER_VALUE)))
     random = np.random.default_rng(width)
     for _ in range(files):
@@ -55,10 +44,10 @@ def make_table(catalogs: Catalogs, name: TableName, width: int, files: int, file
     return int(snapshot.snapshot_id)
 
 
-def kept(session: Any, name: TableName, folder: Path) -> list[str]:
+def kept(lake: Lake, name: TableName, folder: Path) -> list[str]:
     """Copies of the table's files, so that it can be rolled back."""
     folder.mkdir()
-    rows = session.sql(f"SELECT file_path FROM {name}.data_files ORDER BY file_path").collect()
+    rows = lake.sql(f"SELECT file_path FROM {name}.data_files ORDER BY file_path")
     paths = [row.file_path.removeprefix("file:") for row in rows]
     return [str(shutil.copy(path, folder / f"{number}.parquet")) for number, path in enumerate(paths)]
 
@@ -82,78 +71,54 @@ def readers(session: Any, columns: list[str]) -> dict[str, Callable[[list[str]],
     }
 
 
-def timed(read: Callable[[list[str]], Any], paths: list[str]) -> float:
-    started = time.perf_counter()
-    read(paths)
-    return time.perf_counter() - started
-
-
 def footer_bytes(paths: list[str]) -> int:
     return max(pq.read_metadata(path).serialized_size for path in paths)
 
 
-def measure(bench: Any, width: int, options: argparse.Namespace, console: Console) -> None:
-    session, catalogs, settings, folder = bench
+def measure(lake: Lake, width: int, files: int, file_mb: float, count: int, console: Console) -> None:
     name = TableName("lake", ("db",), f"wide_{width}")
-    snapshot = make_table(catalogs, name, width, options.files, options.file_mb * 1e6)
+    snapshot = make_table(lake, name, width, files, file_mb * 1e6)
     cache = ManifestCache(1 << 26)
-    records = InFlightRecords(f"file://{folder}/in-flight", Owner.this_process(), 60, time.time)
-    rewriter = Rewriter(session, catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15)
-    plan = plan_table(catalogs.load(name), settings.policy.for_table(name), cache, Request(force=True))
-    result = rewriter.run(plan)
-    ours = kept(session, name, folder / f"ours-{width}")
-    session.sql(f"CALL lake.system.rollback_to_snapshot('db.{name.name}', {snapshot})")
-    session.sql(f"CALL lake.system.rewrite_data_files(table => 'db.{name.name}')").collect()
-    theirs = kept(session, name, folder / f"theirs-{width}")
-    console.print(f"\n{width} columns: {options.files} files of {plan.bytes / options.files / 1e6:.1f} MB")
+    plan = plan_table(lake.view(str(name)), lake.settings.policy.for_table(name), cache, Request(force=True))
+    result = rewriter_of(lake, cache).run(plan)
+    ours = kept(lake, name, lake.folder / f"ours-{width}")
+    lake.sql(f"CALL lake.system.rollback_to_snapshot('db.{name.name}', {snapshot})")
+    lake.sql(f"CALL lake.system.rewrite_data_files(table => 'db.{name.name}')")
+    theirs = kept(lake, name, lake.folder / f"theirs-{width}")
+    console.print(f"\n{width} columns: {files} files of {plan.bytes / files / 1e6:.1f} MB")
     for group in result.groups:
         console.print(f"  engine {group.rewritten.engine} ({group.rewritten.reason}), {result.rewrite_seconds:.2f} s")
     for who, paths in (("firnline", ours), ("Spark", theirs)):
-        metadata = pq.read_metadata(paths[0])
         size = sum(Path(path).stat().st_size for path in paths)
         console.print(
-            f"  {who}: {len(paths)} files, {size / 1e6:.1f} MB, {metadata.num_row_groups} row groups, footer "
-            f"{footer_bytes(paths):,} bytes = {100 * footer_bytes(paths) / size:.2f} %",
-            highlight=False,
+            f"  {who}: {len(paths)} files, {size / 1e6:.1f} MB, {pq.read_metadata(paths[0]).num_row_groups} row groups "
+            f"in the first, footer {footer_bytes(paths):,} bytes = {100 * footer_bytes(paths) / size:.2f} %"
         )
-    table = Table("reader", "firnline's files s", "Spark's files s", f"ratio (<= {GOAL})", title=f"{width} columns")
-    for reader, read in readers(session, [f"c{number:04d}" for number in range(width)]).items():
-        rounds = [  # in turn the first
-            (timed(read, ours), timed(read, theirs)) if number % 2 else (timed(read, theirs), timed(read, ours))[::-1]
-            for number in range(options.rounds + 1)
-        ][1:]  # after one that warms up
-        mine, other = (statistics.median(column) for column in zip(*rounds, strict=True))
-        table.add_row(reader, f"{mine:.4f}", f"{other:.4f}", f"{mine / other:.2f}")
-    console.print(table)
-    equal = {
-        str(duckdb.sql(f"SELECT count(*), sum(hash(columns(*))::hugeint) FROM read_parquet({files})").fetchall())
-        for files in (ours, theirs)
+    pairs = {
+        reader: tuple(rounds({"": lambda: read(ours), " ": lambda: read(theirs)}, count).values())  # noqa: B023 - called at once
+        for reader, read in readers(lake.session, [f"c{number:04d}" for number in range(width)]).items()
     }
+    show_pairs(console, f"{width} columns", "firnline's files", "Spark's files", GOAL, pairs)
+    query = "SELECT count(*), sum(hash(columns(*))::hugeint) FROM read_parquet({})"
+    equal = {str(duckdb.sql(query.format(files)).fetchall()) for files in (ours, theirs)}
     assert len(equal) == 1, "contents differ"
-    session.sql(f"DROP TABLE {name} PURGE")
+    lake.sql(f"DROP TABLE {name} PURGE")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("widths", nargs="*", type=int, default=[10, 200, 2000])
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--file-mb", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    console = Console(width=120)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-        settings = Settings(
-            catalogs={"lake": properties},
-            spark={"master": "local[2]", "conf": {"spark.driver.memory": "6g", "spark.sql.codegen.maxFields": "100"}},
-        )
-        session = spark_session(settings, "firnline-width")
-        console.print(description(folder))
-        session.sql("CREATE NAMESPACE lake.db")
+    conf = {"spark.driver.memory": "6g", "spark.sql.codegen.maxFields": "100"}
+    with (
+        bench_folder(options.folder) as (folder, console),
+        local_lake(folder, spark={"master": "local[2]", "conf": conf}) as lake,
+    ):
         for width in options.widths:
-            measure((session, Catalogs(settings.catalogs), settings, folder), width, options, console)
-        session.stop()
+            measure(lake, width, options.files, options.file_mb, options.rounds, console)
 
 
 if __name__ == "__main__":

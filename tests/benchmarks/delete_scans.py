@@ -7,7 +7,6 @@ Iceberg extension runs in an environment of its own, because the extension exist
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -18,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from compactor.iceberg.tables import Catalogs
 from compactor.table_names import TableName
+from tests.benchmarks.harness import rounds, show_pairs
+from tests.conftest import Lake
 
 ROUNDS = 5
 GOAL = 1.10
@@ -59,34 +59,28 @@ Read = Callable[[int], tuple[float, int]]
 """Scan a snapshot: seconds, and rows."""
 
 
-def compare(session: Any, catalogs: Catalogs, folder: Path, tables: Rewritten, console: Console) -> None:
+def compare(lake: Lake, tables: Rewritten, console: Console) -> None:
     """Print the medians of interleaved scans of all columns."""
-    shown = Table(title=f"scan of all columns of {tables.rows:,} rows, medians of {ROUNDS} interleaved rounds")
-    for heading in ("reader", "with deletes s", "without s", f"ratio (<= {GOAL})", "ratio of the best"):
-        shown.add_column(heading, justify="left" if heading == "reader" else "right")
-    with _duckdb(folder, tables) as duckdb:
+    title = f"scan of all columns of {tables.rows:,} rows, medians of {ROUNDS} interleaved rounds"
+    with _duckdb(lake.folder, tables) as duckdb:
         readers: Mapping[str, Read] = {
             "DuckDB": duckdb,
-            "PyArrow (PyIceberg)": lambda snapshot: _pyiceberg(catalogs, tables.name, snapshot),
-            "Spark": lambda snapshot: _spark(session, tables.name, snapshot),
+            "PyArrow (PyIceberg)": lambda snapshot: _pyiceberg(lake.catalogs, tables.name, snapshot),
+            "Spark": lambda snapshot: _spark(lake.session, tables.name, snapshot),
         }
-        for name, read in readers.items():
-            seconds = _rounds(read, tables)
-            carried, clean = (statistics.median(each) for each in seconds)
-            best = min(seconds[0]) / min(seconds[1])
-            shown.add_row(name, f"{carried:.3f}", f"{clean:.3f}", f"{carried / clean:.2f}", f"{best:.2f}")
-    console.print(shown)
+        pairs = {name: _rounds(read, tables) for name, read in readers.items()}
+    show_pairs(console, title, "with deletes", "without", GOAL, pairs)
 
 
-def _rounds(read: Read, tables: Rewritten) -> tuple[list[float], list[float]]:
-    """Seconds of both, in turn the first, after a round that warms up."""
-    found: dict[int, list[float]] = {tables.carried: [], tables.clean: []}
-    for number in range(ROUNDS + 1):
-        for snapshot in list(found)[:: 1 if number % 2 else -1]:
-            seconds, rows = read(snapshot)
-            assert rows == tables.rows, f"{rows} rows, not {tables.rows}"
-            found[snapshot] += [seconds] if number else []
-    return found[tables.carried], found[tables.clean]
+def _rounds(read: Read, tables: Rewritten) -> tuple[list[float], ...]:
+    """Seconds of both."""
+
+    def after(_number: int, _name: str, _seconds: float, result: tuple[float, int]) -> float:
+        seconds, rows = result
+        assert rows == tables.rows, f"{rows} rows, not {tables.rows}"
+        return seconds
+
+    return tuple(rounds({"": lambda: read(tables.carried), " ": lambda: read(tables.clean)}, ROUNDS, after).values())
 
 
 def _spark(session: Any, name: TableName, snapshot: int) -> tuple[float, int]:

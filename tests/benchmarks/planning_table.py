@@ -103,18 +103,8 @@ class PlanningTable:
         array = gateway.new_array(self.session._jvm.java.lang.String, len(names))
         for position, name in enumerate(names):
             array[position] = name
-        call(
-            self.session,
-            self.java,
-            "append",
-            self.handle(),
-            array,
-            self.manifests,
-            manifests,
-            files,
-            scattered,
-            small_every,
-        )
+        given = (self.handle(), array, self.manifests, manifests, files, scattered, small_every)
+        call(self.session, self.java, "append", *given)
         self.manifests += manifests
 
     def spark_files(self) -> None:

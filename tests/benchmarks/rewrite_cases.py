@@ -117,12 +117,6 @@ def _delete_ids(session: Any, catalogs: Catalogs, name: TableName, deleted: rang
     delta.commit()
 
 
-def version_3(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
-    create_table(session, name)
-    session.sql(f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('format-version' = '3')")
-    many_small(session, catalogs, name, file_bytes, commits)
-
-
 def with_few_deletes(version: int, one_of: int) -> Callable[[Any, Catalogs, TableName, float, int], None]:
     """One row of `one_of` deleted by position (V2) or by deletion vectors (V3)."""
 
@@ -143,7 +137,6 @@ CASES = (
     Case("b", f"{TINY_FILES:,} files of 104 KB", tiny, "encode", None, 4.0, arrow_rivals=True, scans=True),
     Case("c", "a tenth of the rows deleted by position", with_position_deletes, "splice", 1.2, 2.0, carried=True),
     Case("d", "equality deletes", with_equality_deletes, "splice", 2.0, 1.0),
-    Case("e", "format version 3", version_3, "splice", 1.8, None, lineage=True),
     *(
         Case(
             "f",

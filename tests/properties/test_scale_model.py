@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.scale.files import read_figures, read_prices
-from tests.benchmarks.scale.incidents import first_start
 from tests.benchmarks.scale.model import (
     Lake,
     Service,
@@ -26,12 +25,13 @@ from tests.benchmarks.scale.model import (
     services_needed,
 )
 from tests.benchmarks.scale.queueing import arrivals, simulate, station
+from tests.benchmarks.scale.scenarios import first_start
 from tests.properties.examples import examples
 
 COSTS: UnitCosts = read_figures().costs
 PRICES, _ = read_prices()
 SERVICE = Service()
-CHEAP_OWNER = replace(COSTS, event_owner_member=0.0)
+CHEAP_OWNER = replace(COSTS, event=replace(COSTS.event, owner_member=0.0))
 """Without the one cost that grows with the number of services."""
 
 
@@ -62,14 +62,14 @@ def test_more_services_never_load_one_of_them_more(lake: Lake, few: int, more: i
 @given(lakes(), services, services)
 def test_only_finding_an_events_owner_grows_with_the_services(lake: Lake, few: int, more: int) -> None:
     first, second = (load(lake, COSTS, SERVICE, few), load(lake, COSTS, SERVICE, few + more))
-    grown = lake.commits_per_hour / 3600 * COSTS.event_owner_member * more
+    grown = lake.commits_per_hour / 3600 * COSTS.event.owner_member * more
     assert second.driver <= first.driver + grown * (1 + 1e-9)
 
 
 def everywhere(lake: Lake, count: int) -> float:
     """Cores of Python that every service needs, however many there are."""
-    batches = COSTS.batch_driver * batches_second(SERVICE)
-    return lake.commits_per_hour / 3600 * (COSTS.event_row + COSTS.owner(count)) + batches
+    batches = COSTS.batch.driver * batches_second(SERVICE)
+    return lake.commits_per_hour / 3600 * (COSTS.event.row + COSTS.event.whose(count)) + batches
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -80,7 +80,7 @@ def test_what_the_tables_cause_is_divided_and_not_multiplied(lake: Lake, count: 
         assert getattr(one, name) == getattr(alone, name), name
     for name in ("threads", "runs_at_once", "disk"):
         assert getattr(one, name) * count == pytest.approx(getattr(alone, name)), name
-    assert (one.memory - COSTS.memory_service) * count == pytest.approx(alone.memory - COSTS.memory_service)
+    assert (one.memory - COSTS.memory.service) * count == pytest.approx(alone.memory - COSTS.memory.service)
     assert (one.driver - everywhere(lake, count)) * count == pytest.approx(alone.driver - everywhere(lake, 1))
     # Every service lists the catalogs; all other calls are divided.
     lists = (count - 1) * (1 + 2 * lake.namespaces) / SERVICE.sweep_seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ LOOKS = frozenset({LOADS, "check table"})
 
 @dataclass(frozen=True)
 class Call:
-    """One call. `status` 0: it was never answered."""
+    """One call."""
 
     started: float
     answered: float
@@ -57,10 +56,6 @@ class CallLog:
 
     def between(self, start: float, end: float) -> list[Call]:
         return [call for call in self.all() if start <= call.started <= end]
-
-    def go_silent(self) -> None:
-        """From now on the catalog accepts connections and never answers."""
-        os.kill(int((self.file.parent / "proxy.pid").read_text()), signal.SIGUSR1)
 
 
 def by_kind(calls: list[Call]) -> dict[str, int]:

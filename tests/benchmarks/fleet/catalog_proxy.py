@@ -4,8 +4,6 @@ It runs in a process of its own, so that it shares no interpreter lock with what
 lines, content lengths and the status of answers; bytes of answers pass as they are. A line of the file is: time of the
 request, time of the answer's first byte, status, kind of the call, table (separated by tabs).
 
-SIGUSR1 makes the relay silent: it accepts connections and requests, and answers nothing more (status 0 in the file).
-
     python -m tests.benchmarks.fleet.catalog_proxy --to http://127.0.0.1:8181 --port 8182 --delay-ms 5 --calls FILE
 """
 
@@ -14,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +23,6 @@ END_OF_CHUNKS = b"0\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked", re.IGNORECASE)
 FLUSH_SECONDS = 0.1
-NO_ANSWER = 0
 
 KINDS = {
     ("GET", "table"): "load table",
@@ -72,13 +68,9 @@ class Relay:
     port: int
     delay: float
     calls: TextIO
-    silent: bool = False
 
     def note(self, started: float, status: int, kind: str, table: str) -> None:
         self.calls.write(f"{started:.4f}\t{time.time():.4f}\t{status}\t{kind}\t{table}\n")
-
-    def go_silent(self) -> None:
-        self.silent = True
 
     def flush(self) -> None:
         self.calls.flush()
@@ -123,9 +115,6 @@ class Client(asyncio.Protocol):
         request, self.received = bytes(self.received[:end]), self.received[end:]
         method, target, _ = request[: request.index(b"\r\n")].decode("latin-1").split(" ", 2)
         kind, table = kind_of(method, target)
-        if self.relay.silent:
-            self.relay.note(time.time(), NO_ANSWER, kind, table)
-            return
         self.call = (time.time(), kind, table)
         asyncio.get_running_loop().call_later(self.relay.delay, self._forward, request)
 
@@ -178,7 +167,6 @@ class Client(asyncio.Protocol):
 
 async def serve(relay: Relay, port: int) -> None:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, relay.go_silent)
     relay.flush()
     server = await loop.create_server(lambda: Client(relay), "127.0.0.1", port, backlog=1024)
     await server.serve_forever()

@@ -1,4 +1,4 @@
-"""Cases that share one service over the fleet: its start, commits (a), one busy table (b), a sweep (c), idle (e)."""
+"""Cases that share one service over the fleet: its start, commits (a), a sweep (c), idle (e)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.benchmarks.fleet.latency import batches, latencies
 from tests.benchmarks.fleet.processes import Memory, machine_seconds, peaks, settle
 from tests.benchmarks.fleet.site import CATALOG, Service, Site, interleaved
 from tests.benchmarks.fleet.sizes import Sizes
-from tests.benchmarks.fleet.waits import DRAIN_SECONDS, LOOK_SECONDS, counted_at, drained, first_counts, wait_until
+from tests.benchmarks.fleet.waits import LOOK_SECONDS, drained, first_counts
 
-SHARED = ("b", "a", "c", "e")
-"""In this order: idling comes last, and a table's own commits before the others."""
+SHARED = ("a", "c", "e")
+"""In this order: idling comes last."""
 QUIET_SECONDS = 20.0
 SETTLE_SECONDS = 300.0
 
@@ -36,9 +36,7 @@ class FleetCases:
             self.results["start"] = self._start(service)
             for case in (each for each in SHARED if each in cases):
                 self.say(f"case {case} …")
-                self.results[case] = {
-                    "a": self._commits, "b": self._one_table, "c": self._sweep, "e": self._idle,
-                }[case](service, topic)  # fmt: skip
+                self.results[case] = {"a": self._commits, "c": self._sweep, "e": self._idle}[case](service, topic)
                 service.must_run()
 
     def _start(self, service: Service) -> dict[str, Any]:
@@ -90,32 +88,6 @@ class FleetCases:
             "cores": used / seconds,
             "cores_of_the_machine": used_by_all / seconds,
             "most_memory": {**most.rss, "total_pss": most.total_pss},
-        }
-
-    def _one_table(self, service: Service, topic: str) -> dict[str, Any]:
-        """(b) Many events of one table at once; its commits are all there before the first event."""
-        table = self.site.fleet.shape.names[-1]
-        chain = commits_of(self.site.fleet, table, min(self.sizes.events, 90))
-        settle(service.tree, SETTLE_SECONDS)
-        self.site.pointers.set(table, chain[-1].metadata_location)
-        start = time.time()
-        for number in range(self.sizes.events):
-            self.site.announce(topic, table, chain[number % len(chain)].snapshot_id, start)
-        self.site.producer.flush()
-        sent = time.time()
-        name = f"{CATALOG}.{'.'.join(table)}"
-        wait_until(service, lambda: counted_at(service, name, chain[-1].snapshot_id) is not None, DRAIN_SECONDS)
-        counted = counted_at(service, name, chain[-1].snapshot_id)
-        time.sleep(QUIET_SECONDS)
-        end = time.time()
-        updates = [each for each in service.events("LedgerUpdated") if each["table"] == name and each["at"] >= start]
-        calls = [call for call in self.site.proxy.between(start, end) if call.table == ".".join(table)]
-        return {
-            "events": self.sizes.events,
-            "publishing_seconds": sent - start,
-            "counted_after_seconds": None if counted is None else counted - start,
-            "ledger_updates": len(updates),
-            "calls": by_kind(calls),
         }
 
     def _sweep(self, service: Service, _topic: str) -> dict[str, Any]:

@@ -139,7 +139,6 @@ class Site:
     proxy: CallLog
     pointers: Pointers
     sections: dict[str, Any] = field(default_factory=dict)
-    delay_ms: float = 5.0
 
     @cached_property
     def producer(self) -> KafkaProducer:
@@ -170,15 +169,13 @@ class Site:
         return tree
 
     @contextmanager
-    def service(
-        self, name: str, *, topic: str = "", only: bool = False, **sections: dict[str, Any]
-    ) -> Iterator[tuple[Service, str]]:
-        """A service that is ready, with a checkpoint of its own, and its topic, which is new if none is given.
+    def service(self, name: str, *, only: bool = False, **sections: dict[str, Any]) -> Iterator[tuple[Service, str]]:
+        """A service that is ready, with a checkpoint of its own, and its topic, which is new.
 
         The fleet's tables are as they were made; with `only` there are none, but those that a case adds.
         """
         self.pointers.reset({} if only else self.fleet.heads)
-        topic = topic or new_topic(name)
+        topic = f"commits-{name}-{uuid.uuid4().hex[:8]}"
         folder = self.folder / f"service-{name}"
         service = Service(folder, self.settings(folder, topic, **sections))
         try:
@@ -187,22 +184,20 @@ class Site:
         finally:
             service.stop()
 
-    def publish(self, topic: str, commit: Commit, catalog: str = CATALOG) -> Published:
+    def publish(self, topic: str, commit: Commit) -> Published:
         """Make the commit current, then publish its event, as a writer would."""
         self.pointers.set(commit.table, commit.metadata_location)
         at = time.time()
-        self.announce(topic, commit.table, commit.snapshot_id, at, catalog)
+        self.announce(topic, commit.table, commit.snapshot_id, at)
         return Published(commit, at)
 
-    def announce(
-        self, topic: str, table: tuple[str, str], snapshot_id: int | None, at: float, catalog: str = CATALOG
-    ) -> None:
+    def announce(self, topic: str, table: tuple[str, str], snapshot_id: int | None, at: float) -> None:
         """Publish an event."""
         namespace, name = table
         changed = TableChanged(
             source="bench",
             event_id=str(uuid.uuid4()),
-            catalog=catalog,
+            catalog=CATALOG,
             namespace=(namespace,),
             name=name,
             timestamp_ms=int(at * 1000),
@@ -220,11 +215,6 @@ class Site:
             found.append(self.publish(topic, commit))
         self.producer.flush()
         return found
-
-
-def new_topic(case: str) -> str:
-    """A name that no topic of the broker has."""
-    return f"commits-{case}-{uuid.uuid4().hex[:8]}"
 
 
 def interleaved(chains: Sequence[Sequence[Commit]], seed: int = 1) -> list[Commit]:
@@ -246,7 +236,7 @@ def site(folder: Path, fleet: Fleet, delay_ms: float, sections: dict[str, Any]) 
         catalog_proxy(folder / "proxy", upstream, delay_ms) as proxy,
         pointers(fleet.database, SERVER_CATALOG) as tables,
     ):
-        made = Site(folder, fleet, broker, upstream, proxy, tables, sections, delay_ms)
+        made = Site(folder, fleet, broker, upstream, proxy, tables, sections)
         for namespace in sorted({namespace for namespace, _ in fleet.heads}):
             made.catalog.create_namespace_if_not_exists(namespace)
         tables.reset(fleet.heads)

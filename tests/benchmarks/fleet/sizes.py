@@ -11,16 +11,10 @@ class Sizes:
 
     start_seconds: float  # most seconds of a first count or a sweep
     sweep_seconds: float  # interval of sweeps
-    rate: float  # a, f: commits a second
+    rate: float  # a: commits a second
     seconds: float  # a
-    busy_tables: int  # a, f
-    events: int  # b
+    busy_tables: int  # a
     wide_partitions: int  # d
     idle_seconds: float  # e
-    silent_seconds: float  # f: each half
-    bad_events: int  # g
-    bad_bytes: int  # g
-    unknown_tables: int  # g
-    flood_seconds: float  # g: most seconds
     due_commits: int  # h
     due_tables: int  # h

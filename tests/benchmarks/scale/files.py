@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tests.benchmarks.scale.model import Prices, UnitCosts
 
@@ -22,7 +22,6 @@ class Figures:
     costs: UnitCosts
     machine: str
     measured_on: str
-    remarks: str
     measured: Mapping[str, Any]
     taken: Mapping[str, Mapping[str, Any]]
     fleet: Mapping[str, Any]
@@ -37,12 +36,17 @@ def read_figures(path: Path = UNIT_COSTS) -> Figures:
     tree = json.loads(path.read_text())
     values = {**tree["measured"], **{name: each["value"] for name, each in tree["from_docs"].items()}}
     values["look_new_snapshot"] = {int(count): cost for count, cost in values["look_new_snapshot"].items()}
-    costs = UnitCosts(**{each.name: values[each.name] for each in fields(UnitCosts)})
+    groups = get_type_hints(UnitCosts)
+    costs = UnitCosts(
+        **{
+            name: kind(**{each.name: values[f"{name}_{each.name}"] for each in fields(kind)})
+            for name, kind in groups.items()
+        }
+    )
     return Figures(
         costs=costs,
         machine=tree["machine"],
         measured_on=tree["measured_on"],
-        remarks=tree["remarks"],
         measured=tree["measured"],
         taken=tree["from_docs"],
         fleet=tree["bench_fleet"],

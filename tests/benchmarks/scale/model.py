@@ -32,80 +32,124 @@ MOST_SERVICES = 4_096
 
 
 @dataclass(frozen=True)
-class UnitCosts:
-    """Processor seconds, bytes and requests of one of each. The file `unit_costs.json` says where each is from.
-
-    `driver`: in the service's Python process, whose threads share one core (Python's lock). `spark`, `jvm`, `workers`:
-    in its JVM and its Python workers, on other cores.
-
-    Attributes:
-        event_on_spark: One event in JVM and decoding worker, without Kafka's client.
-        event_row: Its row in the driver.
-        batch_driver, batch_spark: One micro-batch, whatever it holds.
-        event_owner, event_owner_member: Whose table it is: once, and for each member of the group.
-        event_inbox: An event of a table that is the service's own.
-        look_unchanged: A look that the catalog answers with "not modified".
-        look_new_snapshot: A look that finds one commit, by the number of snapshots in the metadata.
-        look_further_snapshot: Each further commit that the same look finds.
-        first_count_table, first_count_manifest, first_count_partition: A first count is their sum.
-        run_driver, run_jvm, run_workers: A rewrite with its plan, Spark job and commit, without outputs and bytes.
-        run_output_driver, run_output_jvm, run_output_workers: Each output of it, without its bytes.
-        encode_byte: Decoding and encoding one byte.
-        file_entry: Reading one file in a manifest.
-        splice_file: One input of a splice inside the store.
-        splice_gets_file, splice_copies_file, splice_gets_output, splice_puts_output: Requests of such a splice.
-        memory_table, memory_partition: On the driver; a partition with debt.
-        memory_service: A service without tables; `memory_slot`: one Python worker of a rewrite.
-        disk_table, disk_partition: The ledger's state.
+class EventCosts:
+    """One event: in JVM and decoding worker, its row in the driver, whose table it is (once, and for each member of the
+    group), and, of an event of a table of the service's own, the inbox.
     """
 
-    event_on_spark: float
-    event_row: float
-    batch_driver: float
-    batch_spark: float
-    event_owner: float
-    event_owner_member: float
-    event_inbox: float
-    look_unchanged: float
-    look_new_snapshot: Mapping[int, float]
-    look_further_snapshot: float
-    first_count_table: float
-    first_count_manifest: float
-    first_count_partition: float
-    run_driver: float
-    run_jvm: float
-    run_workers: float
-    run_output_driver: float
-    run_output_jvm: float
-    run_output_workers: float
-    encode_byte: float
-    file_entry: float
-    splice_file: float
-    splice_gets_file: float
-    splice_copies_file: float
-    splice_gets_output: float
-    splice_puts_output: float
-    memory_table: float
-    memory_partition: float
-    memory_service: float
-    memory_slot: float
-    disk_table: float
-    disk_partition: float
+    on_spark: float
+    row: float
+    owner: float
+    owner_member: float
+    inbox: float
 
-    def owner(self, services: int) -> float:
+    def whose(self, services: int) -> float:
         """Finding out whose table an event is."""
-        return self.event_owner + self.event_owner_member * services
+        return self.owner + self.owner_member * services
 
-    def look(self, snapshots: float) -> float:
+
+@dataclass(frozen=True)
+class BatchCosts:
+    """One micro-batch, whatever it holds."""
+
+    driver: float
+    spark: float
+
+
+@dataclass(frozen=True)
+class LookCosts:
+    """A look that the catalog answers with "not modified"; one that finds a commit, by the number of snapshots in the
+    metadata; each further commit that the same look finds.
+    """
+
+    unchanged: float
+    new_snapshot: Mapping[int, float]
+    further_snapshot: float
+
+    def of(self, snapshots: float) -> float:
         """A look that finds one commit, in a table that keeps so many snapshots: on straight lines between figures."""
-        known = sorted(self.look_new_snapshot.items())
-        pairs = list(pairwise(known))
+        pairs = list(pairwise(sorted(self.new_snapshot.items())))
         (few, cost), (more, higher) = next((pair for pair in pairs if snapshots <= pair[1][0]), pairs[-1])
         return max(0.0, cost + (snapshots - few) * (higher - cost) / (more - few))
 
-    def first_count(self, manifests: float, partitions: float) -> float:
+
+@dataclass(frozen=True)
+class CountCosts:
+    """The parts of a first count."""
+
+    table: float
+    manifest: float
+    partition: float
+
+    def of(self, manifests: float, partitions: float) -> float:
         """The first count of one table."""
-        return self.first_count_table + manifests * self.first_count_manifest + partitions * self.first_count_partition
+        return self.table + manifests * self.manifest + partitions * self.partition
+
+
+@dataclass(frozen=True)
+class DiskCosts:
+    """The ledger's state."""
+
+    table: float
+    partition: float
+
+
+@dataclass(frozen=True)
+class WorkCosts:
+    """A rewrite with its plan, Spark job and commit, without outputs and bytes; or each output of it."""
+
+    driver: float
+    jvm: float
+    workers: float
+
+
+@dataclass(frozen=True)
+class SpliceCosts:
+    """A splice inside the store: seconds and requests of an input, requests of an output."""
+
+    file: float
+    gets_file: float
+    copies_file: float
+    gets_output: float
+    puts_output: float
+
+
+@dataclass(frozen=True)
+class MemoryCosts:
+    """On the driver: a table, a partition with debt, a service without tables; and one Python worker of a rewrite."""
+
+    table: float
+    partition: float
+    service: float
+    slot: float
+
+
+@dataclass(frozen=True)
+class EncodeCosts:
+    """Decoding and encoding one byte."""
+
+    byte: float
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Processor seconds, bytes and requests of one of each. The file `unit_costs.json` says where each is from: there,
+    the field of a group is named `group_field`.
+
+    `driver`: in the service's Python process, whose threads share one core (Python's lock). `spark`, `jvm`, `workers`:
+    in its JVM and its Python workers, on other cores.
+    """
+
+    event: EventCosts
+    batch: BatchCosts
+    look: LookCosts
+    first_count: CountCosts
+    run: WorkCosts
+    run_output: WorkCosts
+    splice: SpliceCosts
+    memory: MemoryCosts
+    disk: DiskCosts
+    encode: EncodeCosts
 
 
 @dataclass(frozen=True)
@@ -289,11 +333,13 @@ def looks_of(lake: Lake, service: Service) -> float:
 def beside_looks(lake: Lake, costs: UnitCosts, service: Service, services: int) -> float:
     """Cores of Python that one service's driver needs for all but the looks of events and sweeps."""
     events, rewrites = lake.commits_per_hour / HOUR, rewrites_of(lake, service)
-    own = rewrites.runs * (costs.look(lake.snapshots) + costs.run_driver) + rewrites.outputs * costs.run_output_driver
+    own = (
+        rewrites.runs * (costs.look.of(lake.snapshots) + costs.run.driver) + rewrites.outputs * costs.run_output.driver
+    )
     return (
-        events * (costs.event_row + costs.owner(services))
-        + costs.batch_driver * batches_second(service)
-        + (events * costs.event_inbox + own) / services
+        events * (costs.event.row + costs.event.whose(services))
+        + costs.batch.driver * batches_second(service)
+        + (events * costs.event.inbox + own) / services
     )
 
 
@@ -311,22 +357,22 @@ def load(lake: Lake, costs: UnitCosts, service: Service, services: int) -> Load:
     event_looks = looks_of(lake, service)
     sweep_looks = lake.tables / (RARELY * service.sweep_seconds)  # events announce every commit
     looks = event_looks + rewrites.runs  # a service looks at its own commits too
-    one_look, further = costs.look(lake.snapshots), max(0.0, events - event_looks)
-    core = event_looks * one_look + further * costs.look_further_snapshot + sweep_looks * costs.look_unchanged
+    one_look, further = costs.look.of(lake.snapshots), max(0.0, events - event_looks)
+    core = event_looks * one_look + further * costs.look.further_snapshot + sweep_looks * costs.look.unchanged
     waits = looks * (lake.catalog_seconds + lake.store_seconds) + sweep_looks * lake.catalog_seconds
     lists = services * (1 + 2 * lake.namespaces) / service.sweep_seconds
     return Load(
         services=services,
         driver=beside_looks(lake, costs, service, services) + share * core,
-        task=events * costs.event_on_spark,
-        jvm=events * costs.event_on_spark
-        + costs.batch_spark * batches_second(service)
-        + share * rewrites.runs * costs.run_jvm,
+        task=events * costs.event.on_spark,
+        jvm=events * costs.event.on_spark
+        + costs.batch.spark * batches_second(service)
+        + share * rewrites.runs * costs.run.jvm,
         threads=share * (waits + core + rewrites.runs * one_look) / lake.catalogs,
         runs_at_once=share * rewrites.runs * lake.run_seconds,
-        memory=costs.memory_service
-        + share * lake.tables * (costs.memory_table + lake.partitions * costs.memory_partition),
-        disk=share * lake.tables * (costs.disk_table + lake.partitions * costs.disk_partition),
+        memory=costs.memory.service
+        + share * lake.tables * (costs.memory.table + lake.partitions * costs.memory.partition),
+        disk=share * lake.tables * (costs.disk.table + lake.partitions * costs.disk.partition),
         event_looks=event_looks,
         sweep_looks=sweep_looks,
         catalog_calls=looks + sweep_looks + lists + CATALOG_CALLS * rewrites.runs,
@@ -352,9 +398,9 @@ def requests_of(lake: Lake, costs: UnitCosts, rewrites: Rewrites, commits_read: 
     copied = 1 - encoded / rewrites.bytes if rewrites.bytes else 0.0
     files, outputs = rewrites.files, rewrites.outputs
     return Requests(
-        gets=4 * commits_read + 8 * rewrites.runs + costs.splice_gets_file * files + costs.splice_gets_output * outputs,
-        copies=costs.splice_copies_file * files * copied,
-        outputs=costs.splice_puts_output * outputs,
+        gets=4 * commits_read + 8 * rewrites.runs + costs.splice.gets_file * files + costs.splice.gets_output * outputs,
+        copies=costs.splice.copies_file * files * copied,
+        outputs=costs.splice.puts_output * outputs,
         encoded_parts=encoded / PART_BYTES,
         metadata=4 * rewrites.runs,
     )
@@ -364,11 +410,11 @@ def slots_of(lake: Lake, costs: UnitCosts, rewrites: Rewrites) -> float:
     """Slots in use: time of executors' cores, and of those that wait for the store to copy."""
     encoded = encoded_bytes(lake, rewrites)
     return (
-        encoded * costs.encode_byte
+        encoded * costs.encode.byte
         + (rewrites.bytes - encoded) / lake.copy_bytes_second
-        + rewrites.files * costs.splice_file
-        + rewrites.runs * costs.run_workers
-        + rewrites.outputs * (costs.run_output_jvm + costs.run_output_workers)
+        + rewrites.files * costs.splice.file
+        + rewrites.runs * costs.run.workers
+        + rewrites.outputs * (costs.run_output.jvm + costs.run_output.workers)
     )
 
 
@@ -474,4 +520,4 @@ def service_cores(prices: Prices, service: Service, needed: Load) -> int:
 def executor_cores(costs: UnitCosts, prices: Prices, service: Service, needed: Load) -> int:
     """Cores of all executors: one for each slot, at most `busy`; more if the slots' memory needs them."""
     slots = math.ceil(needed.slots / service.busy)
-    return max(slots, math.ceil(slots * costs.memory_slot / prices.core_memory))
+    return max(slots, math.ceil(slots * costs.memory.slot / prices.core_memory))

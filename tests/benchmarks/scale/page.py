@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.benchmarks.scale.files import Figures
 from tests.benchmarks.scale.model import GIGABYTE, HOUR, Lake, Prices, Service
+from tests.benchmarks.scale.model import load as load_of
 from tests.benchmarks.scale.queueing import Latency
 from tests.benchmarks.scale.scenarios import (
     Answer,
     answer,
     bench_fleet_case_a,
-    by_services,
     reference,
 )
 
@@ -180,14 +180,14 @@ def _services(main: Answer, figures: Figures) -> str:
             f"{load.memory / GIGABYTE:.1f} GB",
             f"{load.catalog_calls:,.0f}",
         )
-        for load in by_services(main.lake, figures.costs, main.service, SERVICES_SHOWN)
+        for load in (load_of(main.lake, figures.costs, main.service, count) for count in SERVICES_SHOWN)
     ]
     heading = (
         "services", "driver's Python, cores", "JVM and query, cores", "look threads", "memory", "catalog calls/s, all",
     )  # fmt: skip
     events = main.lake.commits_per_hour / HOUR
     costs = figures.costs
-    owner = costs.owner(main.load.services)
+    owner = costs.event.whose(main.load.services)
     return (
         f"{table(heading, rows)}\n\nOf one service, but for the last column. Each service reads the whole topic "
         f"({events:,.0f} events/s): that part is not divided. Finding an event's owner costs {seconds(owner)} with "

@@ -73,9 +73,9 @@ def station(lake: Lake, costs: UnitCosts, service: Service, services: int) -> St
         threads=service.looks_per_catalog * lake.catalogs,
         wait=lake.catalog_seconds + lake.store_seconds,
         sweep_wait=lake.catalog_seconds,
-        look=costs.look(lake.snapshots),
-        further=costs.look_further_snapshot,
-        unchanged=costs.look_unchanged,
+        look=costs.look.of(lake.snapshots),
+        further=costs.look.further_snapshot,
+        unchanged=costs.look.unchanged,
         sweep=RARELY * service.sweep_seconds,
         background=min(MOST_BACKGROUND, beside_looks(lake, costs, service, services)),
     )

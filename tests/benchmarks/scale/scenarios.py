@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tests.benchmarks.scale.incidents import FirstStart, first_start
 from tests.benchmarks.scale.model import (
     HOUR,
     Bill,
@@ -36,6 +35,30 @@ def reference(tables: int = 100_000, commits_per_hour: float = 1e6, size: float 
     """One table in ten gets nine commits in ten; the other tables get one commit in an hour."""
     busy = tables // 10
     return Lake((TableClass("busy", busy, 0.9), TableClass("slow", tables - busy, 0.1)), commits_per_hour, size)
+
+
+@dataclass(frozen=True)
+class FirstStart:
+    """Counting every table once: seconds of wall time, catalog calls, reads of the store."""
+
+    seconds: float
+    bound: str
+    catalog_calls: int
+    gets: float
+
+
+def first_start(lake: Lake, costs: UnitCosts, service: Service, services: int) -> FirstStart:
+    """The first count of all tables, beside nothing else."""
+    tables = lake.tables
+    one = costs.first_count.of(lake.manifests, lake.partitions)
+    waits = lake.catalog_seconds + lake.store_seconds + one
+    seconds = {
+        "the driver's core": tables * one / services,
+        "look threads": tables * waits / services / (service.looks_per_catalog * lake.catalogs),
+        "the catalog": tables / lake.catalog_capacity,
+    }
+    bound = max(seconds, key=lambda each: seconds[each])
+    return FirstStart(seconds[bound], bound, int(tables), 2 * tables * (1 + lake.manifests))
 
 
 @dataclass(frozen=True)
@@ -95,11 +118,6 @@ def answer(
         latency=simulate(station(lake, costs, service, count), SIMULATED_SECONDS),
         first=first_start(lake, costs, service, count),
     )
-
-
-def by_services(lake: Lake, costs: UnitCosts, service: Service, counts: tuple[int, ...]) -> list[Load]:
-    """The load of one service in groups of several sizes."""
-    return [load(lake, costs, service, count) for count in counts]
 
 
 def bench_fleet_case_a(costs: UnitCosts) -> Latency:
