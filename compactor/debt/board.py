@@ -11,7 +11,6 @@ from operator import add, attrgetter, neg
 from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.debt.request_parts import RequestParts
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.patience.holds import Hold, Holds, Key, What
@@ -269,8 +268,7 @@ class DebtBoard:
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
         self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand others
-        self._requested: dict[TableName, tuple[str, ...]] = {}
-        self._parts = RequestParts()
+        self._requested: dict[TableName, dict[str, int | None]] = {}  # files that the last part of each has left
         self._saving = threading.Lock()
         self._save: Callable[[Mapping[TableName, tuple[str, ...]]], bool] = lambda _requests: True
         self._changes = self._saved = 0  # of requests, counted
@@ -293,7 +291,7 @@ class DebtBoard:
     def put(self, debt: TableDebt) -> None:
         """Replace the debt of one table."""
         with self._lock:
-            debt = replace(debt, requested=self._requested.get(debt.table, ()))
+            debt = replace(debt, requested=tuple(self._requested.get(debt.table, ())))
             self._keep(_without_held(debt, self.holds.of(What.PARTITION, debt.table)))
 
     def _keep(self, debt: TableDebt) -> None:
@@ -336,29 +334,39 @@ class DebtBoard:
         """As `request`, of many tables; saved once."""
         with self._lock:
             for table, filters in requests.items():
-                self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+                self._set_requests(table, (*self._requested.get(table, ()), *filters))
         self.save_requests()
 
     def requests(self, table: TableName) -> tuple[str, ...]:
         """Filters of the table's pending requests."""
         with self._lock:
-            return self._requested.get(table, ())
+            return tuple(self._requested.get(table, ()))
 
     def pending(self) -> Mapping[TableName, tuple[str, ...]]:
         """Filters of all pending requests, by table."""
         with self._lock:
-            return dict(self._requested)
+            return {table: tuple(filters) for table, filters in self._requested.items()}
 
     def request_has_begun(self, table: TableName, filter_text: str) -> bool:
-        """Whether a part of a pending request was done, and another one follows."""
+        """Whether a part of a pending request was done, because a limit cut the run or another commit overtook it, and
+        another part follows.
+        """
         with self._lock:
-            return self._parts.has_begun(table, filter_text)
+            return self._requested.get(table, {}).get(filter_text) is not None
 
     def request_goes_on(self, table: TableName, filter_text: str, files_left: int) -> bool:
-        """Whether another part of a request follows one that has left so many files; else the request ends."""
+        """Whether another part of a request follows one that has left so many files; else the request ends.
+
+        Each part must leave fewer files than the one before: beside a writer that adds them faster than the parts merge
+        them, a request would never end.
+        """
         with self._lock:
-            is_pending = filter_text in self._requested.get(table, ())
-            return is_pending and self._parts.goes_on(table, filter_text, files_left)
+            requests = self._requested.get(table, {})
+            before = requests.get(filter_text)
+            if filter_text not in requests or files_left == 0 or (before is not None and files_left >= before):
+                return False
+            requests[filter_text] = files_left
+            return True
 
     def known(self) -> tuple[TableName, ...]:
         """Tables with a known debt or a pending request."""
@@ -372,16 +380,17 @@ class DebtBoard:
     ) -> None:
         """Restore pending requests; `save` is called with all of them on each change, and tells whether it could."""
         with self._lock:
-            self._requested, self._save = dict(requests), save
+            self._requested = {table: dict.fromkeys(filters) for table, filters in requests.items()}
+            self._save = save
 
-    def _set_requests(self, table: TableName, filters: tuple[str, ...]) -> None:
-        before = self._requested.pop(table, ())
-        if filters:
-            self._requested[table] = filters
-        self._parts.keep(table, filters)
+    def _set_requests(self, table: TableName, filters: Iterable[str]) -> None:
+        before = self._requested.pop(table, {})
+        after = {text: before.get(text) for text in filters}
+        if after:
+            self._requested[table] = after
         if table in self._tables:
-            self._keep(replace(self._tables[table], requested=filters))
-        self._changes += filters != before
+            self._keep(replace(self._tables[table], requested=tuple(after)))
+        self._changes += list(after) != list(before)
 
     def save_requests(self) -> None:
         """Save all pending requests, if they have changed since the last save: what was dropped, or could not be saved.
@@ -390,14 +399,15 @@ class DebtBoard:
         """
         with self._saving:
             with self._lock:
-                requests, changes = dict(self._requested), self._changes
+                changes = self._changes
+            requests = self.pending()
             if changes != self._saved and self._save(requests):
                 self._saved = changes
 
     def finish_request(self, table: TableName, filter_text: str) -> None:
         """Remove a request that has been carried out, or cannot be."""
         with self._lock:
-            self._set_requests(table, tuple(text for text in self._requested.get(table, ()) if text != filter_text))
+            self._set_requests(table, [text for text in self._requested.get(table, ()) if text != filter_text])
         self.save_requests()
 
     def drop_requests(self, table: TableName) -> None:
@@ -439,17 +449,16 @@ class DebtBoard:
 
     def left_to_others(self, table: TableName) -> None:
         """The table waits on purpose: it is not late, and becomes due again with its next change."""
-        with self._lock:
-            known = self._tables.get(table)
-            if known is not None:
-                self._keep(replace(known, due_since=None))
+        self._change(table, due_since=None)
 
     def settled(self, table: TableName) -> None:
         """Clear the waiting times of a table after the commit of a rewrite."""
+        self._change(table, waiting_since=None, due_since=None)
+
+    def _change(self, table: TableName, **changes: Any) -> None:
         with self._lock:
-            known = self._tables.get(table)
-            if known is not None:
-                self._keep(replace(known, waiting_since=None, due_since=None))
+            if (known := self._tables.get(table)) is not None:
+                self._keep(replace(known, **changes))
 
 
 def _without_held(debt: TableDebt, held: Mapping[PartitionKey, Hold]) -> TableDebt:

@@ -1,8 +1,8 @@
 """The debt ledger: exact counts per (spec, partition) of one table, updated by walking unseen snapshots.
 
-`LedgerStore` hides the state; a database on local disk and a plain dictionary implement it. For any
-history (rollback, expiry, a replaced table, changed thresholds) the counts equal a full recount at the snapshot that
-they name: if the walk is not provably complete, the table is recounted.
+`LedgerStore` hides the state, a database on local disk. For any history (rollback, expiry, a replaced table, changed
+thresholds) the counts equal a full recount at the snapshot that they name: if the walk is not provably complete, the
+table is recounted.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ class LedgerUpdate:
     """
 
     snapshot_id: int | None
-    counted: bool
-    whole: bool
-    more: bool
-    recount_reason: str | None
-    totals: PartitionCounts
+    counted: bool = True
+    whole: bool = False
+    more: bool = False
+    recount_reason: str | None = None
+    totals: PartitionCounts = field(default_factory=PartitionCounts)
     partitions: Deltas = field(default_factory=dict)
     begins: bool = False
     begun_anew: int = 0
@@ -226,15 +226,7 @@ def _walk(
     snapshot_id = snapshot.snapshot_id if snapshot else head.snapshot_id
     if taken:
         store.put_head(replace(head, snapshot_id=snapshot_id, totals=totals).to_json())
-    return LedgerUpdate(
-        snapshot_id=snapshot_id,
-        counted=True,
-        whole=False,
-        more=len(taken) < len(unseen),
-        recount_reason=None,
-        totals=totals,
-        partitions=changed,
-    )
+    return LedgerUpdate(snapshot_id, totals=totals, more=len(taken) < len(unseen), partitions=changed)
 
 
 def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> list[AddedManifests]:
@@ -258,27 +250,25 @@ def _recount(
     budget: int,
 ) -> LedgerUpdate:
     """Count the live files of one snapshot, at most `budget` manifests at a time; continues a recount in progress."""
-    if reason is None and head is not None and head.recount is not None:
-        recount, totals, begun_anew = head.recount, head.totals, head.begun_anew
+    going_on = head.recount if head is not None else None
+    if reason is None and head is not None and going_on is not None:
+        recount, totals, begun_anew = going_on, head.totals, head.begun_anew
     else:
-        expired = head is not None and head.recount is not None and reason in {HISTORY_GAP, NOT_LISTED}
+        expired = going_on is not None and reason in {HISTORY_GAP, NOT_LISTED}
         begun_anew = head.begun_anew + 1 if head is not None and expired else 0
+        totals = PartitionCounts()
         store.clear()
-        snapshot = table.snapshot
-        if snapshot is None:
-            empty = Head(table.uuid, None, sizes)
-            store.put_head(empty.to_json())
-            return LedgerUpdate(
-                snapshot_id=None, counted=True, whole=True, more=False, recount_reason=reason, totals=PartitionCounts(),
-                begins=True,
-            )  # fmt: skip
-        recount, totals = Recount(snapshot.snapshot_id, 0, reason or FIRST_SIGHT), PartitionCounts()
+        if table.snapshot is None:
+            store.put_head(Head(table.uuid, None, sizes).to_json())
+            return LedgerUpdate(None, whole=True, recount_reason=reason, begins=True)
+        recount = Recount(table.snapshot.snapshot_id, 0, reason or FIRST_SIGHT)
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
     piece = _piece(manifests[recount.next_manifest : recount.next_manifest + budget])
     deltas = live_counts(cache.read(table, piece), sizes, CommitTimes.of(table.metadata))
     totals = sum(deltas.values(), totals)
-    done = recount.next_manifest + len(piece) >= len(manifests)
+    counted = recount.next_manifest + len(piece)
+    done = counted >= len(manifests)
     _keep_piece(store, deltas, recount.pieces, done=done)
     claimed = total_data_files(counted_snapshot)
     new_head = Head(
@@ -287,23 +277,15 @@ def _recount(
         sizes=sizes,
         totals=totals,
         drift=claimed - totals.data_files if done and claimed is not None else 0,
-        recount=None
-        if done
-        else replace(recount, next_manifest=recount.next_manifest + len(piece), pieces=recount.pieces + 1),
+        recount=None if done else replace(recount, next_manifest=counted, pieces=recount.pieces + 1),
         begun_anew=0 if done else begun_anew,
     )
     store.put_head(new_head.to_json())
-    behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
+    behind = table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id
     return LedgerUpdate(
-        snapshot_id=new_head.snapshot_id,
-        counted=done,
-        whole=done,
-        more=not done or behind,
-        recount_reason=recount.reason,
-        totals=totals,
-        begins=recount.pieces == 0,
-        begun_anew=begun_anew,
-    )
+        new_head.snapshot_id, done, done, more=not done or behind, recount_reason=recount.reason, totals=totals,
+        begins=recount.pieces == 0, begun_anew=begun_anew,
+    )  # fmt: skip
 
 
 def _piece(manifests: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
@@ -386,33 +368,3 @@ def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
         raise StateDamagedError(error) from error
     for spec_id, values, *numbers in rows:
         yield PartitionKey(spec_id, values), PartitionCounts.from_list(numbers)
-
-
-class DictionaryStore:
-    """A `LedgerStore` in memory: the reference for the database, in tests and benchmarks."""
-
-    def __init__(self) -> None:
-        self._head: str | None = None
-        self._slots: dict[int, bytes] = {}
-
-    def head(self) -> str | None:
-        return self._head
-
-    def put_head(self, text: str) -> None:
-        self._head = text
-
-    def slot(self, number: int) -> bytes | None:
-        return self._slots.get(number)
-
-    def put_slot(self, number: int, packed: bytes | None) -> None:
-        if packed is None:
-            self._slots.pop(number, None)
-        else:
-            self._slots[number] = packed
-
-    def slots(self) -> Iterator[tuple[int, bytes]]:
-        return iter(list(self._slots.items()))
-
-    def clear(self) -> None:
-        self._head = None
-        self._slots.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from compactor.debt.manifest_debt import ManifestCounts
 
@@ -40,21 +41,11 @@ class Spent:
     commits: int = 0
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.bytes + other.bytes,
-            self.requests + other.requests,
-            self.catalog_calls + other.catalog_calls,
-            self.commits + other.commits,
-        )
+        return Spent(*map(add, astuple(self), astuple(other)))
 
     def less(self, other: Spent) -> Spent:
         """The remainder of this after `other`; never below 0."""
-        return Spent(
-            max(0, self.bytes - other.bytes),
-            max(0, self.requests - other.requests),
-            max(0, self.catalog_calls - other.catalog_calls),
-            max(0, self.commits - other.commits),
-        )
+        return Spent(*(max(0, ours - theirs) for ours, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 Charge = Callable[[Spent], None]
@@ -82,11 +73,8 @@ class Grant:
 
     def less(self, spent: Spent) -> Grant:
         """The rest of the grant; never below 0."""
-        return Grant(
-            None if self.bytes is None else max(0, self.bytes - spent.bytes),
-            None if self.requests is None else max(0, self.requests - spent.requests),
-            None if self.commits is None else max(0, self.commits - spent.commits),
-        )
+        pairs = ((self.bytes, spent.bytes), (self.requests, spent.requests), (self.commits, spent.commits))
+        return Grant(*(None if granted is None else max(0, granted - used) for granted, used in pairs))
 
 
 NO_GRANT = Grant()

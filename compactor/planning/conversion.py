@@ -12,9 +12,10 @@ from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.manifests.tails import Converted, of_all, only
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import Grant, requests_of
+from compactor.planning.budget import Grant, Spent, requests_of
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.dangling_deletes import Identity
+from compactor.planning.delete_rules import is_by_value
 from compactor.planning.inventory import Inventory
 
 NOTHING_KNOWN: Final[Mapping[str, str]] = MappingProxyType({})
@@ -78,18 +79,20 @@ def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTH
 
     `unsearchable`: data files of searches that were refused, and why: deletes that apply to them stay too.
     """
-    equality_deletes = [delete for delete in inventory.deletes if _by_value(delete)]
+    equality_deletes = [delete for delete in inventory.deletes if is_by_value(delete)]
     if not equality_deletes:
         return NOTHING_TO_CONVERT
     hit = {
-        key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
+        key: [file for file in files if any(map(is_by_value, file.deletes))]
+        for key, files in inventory.partitions.items()
+        if files.has_deletes
     }
     refused = _refused(inventory, equality_deletes, [file for files in hit.values() for file in files], unsearchable)
     not_refused: Converted[FileEntry, FileEntry] = only(lambda each: each.identity not in refused)
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
         left = [file._replace(deletes=not_refused(file.deletes)) for file in files]
-        left = [file for file in left if any(map(_by_value, file.deletes))]
+        left = [file for file in left if any(map(is_by_value, file.deletes))]
         searches += [tuple(left[start : start + FILES_OF_A_SEARCH]) for start in range(0, len(left), FILES_OF_A_SEARCH)]
     return Conversion(
         searches=tuple(searches),
@@ -114,10 +117,7 @@ def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
     for numbers, deletes in sorted(_pieces(conversion.searches), key=lambda piece: -len(piece[1])):
         found = [file for number in numbers for file in conversion.searches[number]]
         more = sum(file.size for file in found)  # the most: a search reads key columns only
-        fits = (grant.bytes is None or size + more <= grant.bytes) and (
-            grant.requests is None or requests_of(files + len(found), 0, size + more) <= grant.requests
-        )
-        if fits or not chosen:
+        if not chosen or grant.covers(Spent(size + more, requests_of(files + len(found), 0, size + more))):
             chosen.update(numbers)
             files, size = files + len(found), size + more
         else:
@@ -132,7 +132,7 @@ def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
 def searched_bytes(files: Sequence[LiveFile], columns: int) -> int:
     """About how many bytes a search of these data files reads: the key columns, if all columns are equally large."""
     deletes = of_all(file.deletes for file in files)
-    keys = {field_id for delete in deletes if _by_value(delete) for field_id in delete.equality_ids}
+    keys = {field_id for delete in deletes if is_by_value(delete) for field_id in delete.equality_ids}
     return sum(file.size for file in files) * min(len(keys), columns) // columns
 
 
@@ -147,7 +147,7 @@ def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set
         return number
 
     every = (of_all(file.deletes for file in search) for search in searches)
-    deletes = [{each.identity for each in found if _by_value(each)} for found in every]
+    deletes = [{each.identity for each in found if is_by_value(each)} for found in every]
     known: dict[Identity, int] = {}
     for number, identities in enumerate(deletes):
         for identity in identities:
@@ -158,10 +158,6 @@ def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set
         numbers.append(number)
         of_piece |= identities
     return list(pieces.values())
-
-
-def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence[LiveFile]]]:
-    return ((key, files) for key, files in inventory.partitions.items() if files.has_deletes)
 
 
 def _refused(
@@ -186,7 +182,7 @@ def _refused(
             or unsearchable.get(entry.path)
         )
         if why is not None:
-            found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
+            found.update((delete.identity, why) for delete in file.deletes if is_by_value(delete))
     return found
 
 
@@ -228,7 +224,3 @@ def overtaken_by(
         if entry.content is Content.DATA and entry.data_sequence_number < newest:
             return f"{entry.path} was added, to which older deletes apply"
     return None
-
-
-def _by_value(delete: FileEntry) -> bool:
-    return delete.content is Content.EQUALITY_DELETES

@@ -54,16 +54,17 @@ def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tup
         return ()
     planned = {entry.path for entry in entries}
     applies_to: dict[Identity, set[str]] = defaultdict(set)
-    shared = _Shared()
+    shared: _Shared = {}
     for files in inventory.partitions.values():
         for file in files if files.has_deletes else ():
             for deletes in (file.deletes, file.superseded):  # superseded deletes apply again without the vector
                 if isinstance(deletes, Tails):
-                    shared.add(file.entry.path, deletes)
+                    for part, start in deletes.parts:
+                        shared.setdefault(id(part), (part, []))[1].append((start, file.entry.path))
                 else:
                     for delete in deletes:
                         applies_to[delete.identity].add(file.entry.path)
-    first_files = shared.first_files()
+    first_files = _first_files(shared)
     found = (
         CoverableDelete(delete, frozenset(applies_to[delete.identity]), *first_files.get(delete.identity, ((), 0)))
         for delete in inventory.deletes
@@ -72,29 +73,23 @@ def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tup
     return tuple(_covered_by(planned, found))
 
 
-class _Shared:
-    """The data files of each shared tuple of deletes, with the index of the first delete that applies to each."""
+_Shared = dict[int, tuple[tuple[FileEntry, ...], list[tuple[int, str]]]]
+"""By id, each tuple of deletes that data files share, with the index of the first delete that applies to each file."""
 
-    def __init__(self) -> None:
-        self._files: dict[int, tuple[tuple[FileEntry, ...], list[tuple[int, str]]]] = {}
 
-    def add(self, path: str, deletes: Tails[FileEntry]) -> None:
-        for shared, start in deletes.parts:
-            self._files.setdefault(id(shared), (shared, []))[1].append((start, path))
-
-    def first_files(self) -> dict[Identity, tuple[tuple[str, ...], int]]:
-        """For each delete of a shared tuple: the paths of its data files, and how many of the first it applies to."""
-        found: dict[Identity, tuple[tuple[str, ...], int]] = {}
-        for shared, files in self._files.values():
-            files.sort()
-            starts, paths = [start for start, _ in files], tuple(path for _, path in files)
-            for index, delete in enumerate(shared):
-                first, other = bisect_right(starts, index), found.get(delete.identity)
-                if other is not None:  # it names its data file in one of its two entries only
-                    found[delete.identity] = (*other[0][: other[1]], *paths[:first]), other[1] + first
-                else:
-                    found[delete.identity] = paths, first
-        return found
+def _first_files(shared: _Shared) -> dict[Identity, tuple[tuple[str, ...], int]]:
+    """For each delete of a shared tuple: the paths of its data files, and how many of the first it applies to."""
+    found: dict[Identity, tuple[tuple[str, ...], int]] = {}
+    for deletes, files in shared.values():
+        files.sort()
+        starts, paths = [start for start, _ in files], tuple(path for _, path in files)
+        for index, delete in enumerate(deletes):
+            first, other = bisect_right(starts, index), found.get(delete.identity)
+            if other is not None:  # it names its data file in one of its two entries only
+                found[delete.identity] = (*other[0][: other[1]], *paths[:first]), other[1] + first
+            else:
+                found[delete.identity] = paths, first
+    return found
 
 
 def _covered_by(paths: AbstractSet[str], deletes: Iterable[CoverableDelete]) -> Iterator[CoverableDelete]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from compactor.debt.board import PartitionCounts
 from compactor.errors import InputError
@@ -10,11 +11,17 @@ from compactor.filters.where import KeptPartitions, bind_where
 from compactor.iceberg.tables import FileSizes, TableView
 from compactor.partitions import PartitionKey
 from compactor.planning.delete_rules import DeleteRules
-from compactor.planning.policy import Judgement, Policy
+from compactor.planning.policy import Judgement
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
 
 OUTSIDE = Judgement(False, "outside policy.where")
+
+
+class Judging(Protocol):
+    """The part of a policy that is asked here."""
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class PartitionJudge:
     table, so a partition that makes that due is due outside the filter too.
     """
 
-    policy: Policy
+    policy: Judging
     rules: DeleteRules
     kept: KeptPartitions | None = None
 

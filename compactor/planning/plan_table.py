@@ -92,7 +92,6 @@ class TablePlan:
     policy: PolicyValues
     sizes: FileSizes
     requested_engine: str
-    seconds: float
     coverable_deletes: tuple[CoverableDelete, ...] = ()
     selection: Selection | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
@@ -102,6 +101,11 @@ class TablePlan:
     files_left: int = 0
     dangling_from: int = 1
     most_commits: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long planning took."""
+        return sum(self.stages.values())
 
     @property
     def has_work(self) -> bool:
@@ -135,7 +139,6 @@ def plan_table(
     policy: PolicyValues,
     cache: ManifestCache,
     request: Request = AS_THE_SERVICE,
-    clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> TablePlan:
     """Plan a table at its current snapshot.
@@ -144,7 +147,7 @@ def plan_table(
         RetryError: a manifest cannot be read.
         InputError: the filter, the engine or a table property is not usable.
     """
-    stages = Stages(clock)
+    stages = Stages()
     if request.strategy is not None:
         policy = policy.model_copy(update={"strategy": request.strategy})
     if request.rewrite_all:  # a person who asks for every file asks for files without deletes, as Spark's action writes
@@ -166,11 +169,8 @@ def plan_table(
     )
     coverable = coverable_deletes(inventory, plan.entries)
     stages.done("choose")
-    selection = None
-    if request.explained:
-        selection = count_selection(
-            where, inventory.manifests, inventory.skipped, inventory.partitions, inventory.selected
-        )
+    counted = (inventory.manifests, inventory.skipped, inventory.partitions, inventory.selected)
+    selection = count_selection(where, *counted) if request.explained else None
     stages.done("explain")
     return TablePlan(
         table=table,
@@ -180,7 +180,6 @@ def plan_table(
         policy=policy,
         sizes=sizes,
         requested_engine=request.engine,
-        seconds=sum(stages.seconds.values()),
         coverable_deletes=coverable,
         selection=selection,
         stages=stages.seconds,
@@ -203,8 +202,8 @@ def _where(table: TableView, policy: PolicyValues, request: Request) -> Where:
 
 def _most_commits(table: TableView, policy: PolicyValues, grant: Grant) -> int | None:
     limits = (tail_of(table.history).commits_left(policy.consecutive_replaces), grant.commits)
-    left = [limit for limit in limits if limit is not None]
-    return max(1, min(left)) if left else None
+    least = min((limit for limit in limits if limit is not None), default=None)
+    return None if least is None else max(1, least)
 
 
 def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:

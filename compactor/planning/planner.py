@@ -28,11 +28,6 @@ Carries = Callable[[PartitionKey, Sequence[LiveFile]], bool]
 """Whether a rewrite of these files alone would copy them, and delete their rows in the output in the same way."""
 
 
-def never_carried(_key: PartitionKey, _files: Sequence[LiveFile]) -> bool:
-    """Every rewrite leaves deleted rows out."""
-    return False
-
-
 Task = tuple[LiveFile, ...]
 """The input files of one output task."""
 
@@ -92,7 +87,11 @@ class GroupLimits:
 
 
 def make_plan(
-    inventory: Inventory, policy: Policy, limits: GroupLimits, now: float = 0.0, carries: Carries = never_carried
+    inventory: Inventory,
+    policy: Policy,
+    limits: GroupLimits,
+    now: float = 0.0,
+    carries: Carries = lambda _key, _files: False,
 ) -> Plan:
     """Apply the policy to every selected partition; cut due partitions into file groups and output tasks.
 

@@ -8,9 +8,9 @@ deletes exceed their thresholds.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.tiers import near_target
@@ -52,30 +52,6 @@ def unknown_age(_file: LiveFile) -> float:
     return 0.0
 
 
-class Policy(Protocol):
-    """The decisions that the debt board and the planner need. Implementations are pure and frozen."""
-
-    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """Whether the partition is due, by the ledger's counts alone; a plan then looks at its files.
-
-        `idle_seconds`: time since a writer's last commit to the partition.
-        """
-
-    def glance(self, files: LiveFiles) -> str | None:
-        """Why no file would be chosen, by sizes alone; None if `choose` has to decide."""
-
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
-        """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
-
-    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """(start, end) of the consecutive files of each output, of one file group."""
-
-
-def cut_near_target(files: Sequence[LiveFile], sizes: FileSizes) -> list[tuple[int, int]]:
-    """(start, end) of the consecutive files of each output, by their sizes alone."""
-    return near_target([file.size for file in files], sizes.target, sizes.small_below, sizes.largest)
-
-
 LOOKS_PER_AGE = 4
 
 
@@ -110,64 +86,106 @@ def due_by_age(values: PolicyValues, small: Sequence[LiveFile], age_of: AgeOf) -
 
 
 @dataclass(frozen=True)
-class ThresholdPolicy:
-    """Spark's thresholds.
+class Policy(ABC):
+    """The decisions that the debt board and the planner need. Pure; subclasses say which sizes are merged.
 
-    `force`: merge all small files, at least two, and ignore the thresholds. `everything`: take every file, healthy
-    files too, as Spark's `rewrite-all`.
+    A partition with a commit within the last `skip_newer_than_seconds` is not due. `force`: merge all small files, at
+    least two, whenever the last commit was.
     """
 
     values: PolicyValues
     sizes: FileSizes
     force: bool = False
-    everything: bool = False
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """Due by count, bytes or age of small files, or by deletes."""
-        small, rules = counts.small_files, DeleteRules(self.values, self.sizes)
-        enough = small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes)
-        why = all_reasons(
-            self._why_merge(small, counts.small_bytes) if enough else None,
-            rules.judge(counts, idle_seconds),
-            None if enough else look_for_age(self.values, counts, idle_seconds),
-        )
+        """Whether the partition is due, by the ledger's counts alone; a plan then looks at its files.
+
+        `idle_seconds`: time since a writer's last commit to the partition.
+        """
+        why_not = self._why_hot(idle_seconds)
+        why = None if why_not else self._why_due(counts, idle_seconds)
         if why is None:
-            return Judgement(False, self._why_not(small))
-        return Judgement(True, why, rules.large_bytes(counts, idle_seconds))
+            return Judgement(False, why_not or self._why_not(counts.small_files))
+        return Judgement(True, why, self._rules.large_bytes(counts, idle_seconds))
 
     def glance(self, files: LiveFiles) -> str | None:
-        """A partition with one small file and no deletes needs no rewrite."""
-        small = files.small(self.sizes.small_below)
-        enough = self.everything or files.has_deletes or small >= FEWEST_TO_MERGE
-        return None if enough else self._why_not(small)
+        """Why no file would be chosen, by sizes alone; None if `choose` has to decide.
 
-    def choose(
-        self,
-        files: Sequence[LiveFile],
-        idle_seconds: float = 0.0,  # noqa: ARG002 - idleness is no rule of Spark's
-        age_of: AgeOf = unknown_age,
-    ) -> Choice:
-        """Small files and files with many deletes, if they pass a threshold together."""
+        A partition with one small file and no deletes needs no rewrite.
+        """
+        small = files.small(self.sizes.small_below)
+        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
+        """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
+        why_not = self._why_hot(idle_seconds)
+        return Choice((), why_not) if why_not else self._chosen(files, idle_seconds, age_of)
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """(start, end) of the consecutive files of each output, of one file group: equal bytes, near the target."""
+        return near_target([file.size for file in files], self.sizes.target, self.sizes.small_below, self.sizes.largest)
+
+    @property
+    def _rules(self) -> DeleteRules:
+        return DeleteRules(self.values, self.sizes)
+
+    def _why_hot(self, idle_seconds: float) -> str:
+        seconds = self.values.skip_newer_than_seconds
+        if self.force or not seconds or idle_seconds >= seconds:
+            return ""
+        return f"a commit less than {seconds:.0f} s ago (skip_newer_than_seconds)"
+
+    @abstractmethod
+    def _why_due(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        """Why the partition may be due; None if it is not."""
+
+    @abstractmethod
+    def _chosen(self, files: Sequence[LiveFile], idle_seconds: float, age_of: AgeOf) -> Choice:
+        """The files to merge of a partition that is not hot."""
+
+    @abstractmethod
+    def _why_not(self, small: int) -> str:
+        """Why so many small files are not merged."""
+
+
+@dataclass(frozen=True)
+class ThresholdPolicy(Policy):
+    """Spark's thresholds; `force` ignores them. `everything`: take every file, healthy files too, as Spark's
+    `rewrite-all`.
+    """
+
+    everything: bool = False
+
+    def _why_due(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        """By count, bytes or age of small files, or by deletes."""
+        small = counts.small_files
+        enough = small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes)
+        return all_reasons(
+            self._why_merge(small, counts.small_bytes) if enough else None,
+            self._rules.judge(counts, idle_seconds),
+            None if enough else look_for_age(self.values, counts, idle_seconds),
+        )
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """As any policy, or every file."""
+        return None if self.everything else super().glance(files)
+
+    def _chosen(self, files: Sequence[LiveFile], _idle_seconds: float, age_of: AgeOf) -> Choice:
+        """Small files and files with many deletes, if they pass a threshold together. Spark has no rule of idleness."""
         if self.everything:
             return Choice(tuple(files), f"all {len(files)} files, as requested")
-        rules = DeleteRules(self.values, self.sizes)
+        rules = self._rules
         heavy = rules.heavy(files) | rules.slow_to_read(files)
         chosen = tuple(file for index, file in enumerate(files) if self.sizes.is_small(file.size) or index in heavy)
         total = sum(file.size for file in chosen)
+        why = due_by_age(self.values, chosen, age_of)
         if heavy:
-            return Choice(
-                chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all", by_group=True
-            )
-        if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
-            return Choice(chosen, self._why_merge(len(chosen), total), by_group=True)
-        too_old = due_by_age(self.values, chosen, age_of)
-        if too_old is not None:
-            return Choice(chosen, too_old, by_group=True)
+            why = f"{len(heavy)} files with too many deletes, {len(chosen)} files in all"
+        elif len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
+            why = self._why_merge(len(chosen), total)
+        if why is not None:
+            return Choice(chosen, why, by_group=True)
         return Choice((), rules.why_nameless_wait(files, NAMELESS_BY_NUMBER) or self._why_not(len(chosen)))
-
-    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Outputs of about equal bytes, near the target."""
-        return cut_near_target(files, self.sizes)
 
     def _why_not(self, small: int) -> str:
         return f"{small} small files, due from {self.values.min_input_files}"

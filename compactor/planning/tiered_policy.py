@@ -9,25 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.tiers import longest_prefix, may_have_prefix
 from compactor.iceberg.tables import FileSizes
-from compactor.manifests.live_files import LiveFile, LiveFiles
-from compactor.planning.delete_rules import COMMIT_OPENS, DeleteRules, saving
+from compactor.manifests.live_files import LiveFile
+from compactor.planning.delete_rules import COMMIT_OPENS, saving
 from compactor.planning.policy import (
     FEWEST_TO_MERGE,
     AgeOf,
     Choice,
-    Judgement,
     Policy,
     ThresholdPolicy,
     all_reasons,
-    cut_near_target,
     due_by_age,
     look_for_age,
-    unknown_age,
 )
 from compactor.settings.policy import PolicyValues
 
@@ -35,15 +31,10 @@ SETTLE_GROWTH = 2.0
 """`growth` of the merge of an idle partition: it leaves out a file larger than all the others together."""
 
 
-@dataclass(frozen=True)
-class TieredPolicy:
-    """Merges by tiers, idleness, deletes and limits. `force`: merge all small files, at least two."""
+class TieredPolicy(Policy):
+    """Merges by tiers, idleness, deletes and limits."""
 
-    values: PolicyValues
-    sizes: FileSizes
-    force: bool = False
-
-    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+    def _why_due(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
         """Due whenever `choose` would merge because of sizes or idleness, and sometimes too early.
 
         The ledger knows the sizes of small files to a fifth; the plan decides by the files.
@@ -52,18 +43,10 @@ class TieredPolicy:
         sizes = self._why_merge(small, counts.small_bytes) if small >= FEWEST_TO_MERGE else None
         if sizes is None:  # then a plan may find less than the counts promise
             sizes = all_reasons(self._tiers_say(counts, idle_seconds), look_for_age(self.values, counts, idle_seconds))
-        why = all_reasons(sizes, self._deletes_say(counts, idle_seconds))
-        if why is None:
-            return Judgement(False, self._why_not(small))
-        return Judgement(True, why, DeleteRules(self.values, self.sizes).large_bytes(counts, idle_seconds))
+        return all_reasons(sizes, self._deletes_say(counts, idle_seconds))
 
-    def glance(self, files: LiveFiles) -> str | None:
-        """A partition with one small file and no deletes needs no rewrite."""
-        small = files.small(self.sizes.small_below)
-        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
-
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
-        """The files to merge, in arrival order: small files that the rules pick, and files to rewrite for deletes."""
+    def _chosen(self, files: Sequence[LiveFile], idle_seconds: float, age_of: AgeOf) -> Choice:
+        """In arrival order: small files that the rules pick, and files to rewrite for deletes."""
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
         too_old = due_by_age(self.values, [files[index] for index in small], age_of)
         picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
@@ -77,9 +60,9 @@ class TieredPolicy:
 
         With deletes, single files with few deletes are left out instead: their rewrite would save nothing.
         """
-        runs = cut_near_target(files, self.sizes)
+        runs = super().cut(files)
         if any(file.deletes for file in files):
-            rules = DeleteRules(self.values, self.sizes)
+            rules = self._rules
             heavy = rules.heavy(files) | rules.slow_to_read(files) | rules.nameless(files)
             return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
         is_last_small = len(runs) > 1 and self.sizes.is_small(sum(file.size for file in files[runs[-1][0] :]))
@@ -96,7 +79,7 @@ class TieredPolicy:
         other files are rewritten anyway and joining them pays, or when the partition is idle. Files with many deletes
         that name no data file wait until the partition is idle: these deletes leave only with all of them.
         """
-        rules = DeleteRules(self.values, self.sizes)
+        rules = self._rules
         idle = idle_seconds >= self.values.settle_after_seconds
         slow = rules.slow_to_read(files)
         together = rules.nameless(files) if idle else frozenset[int]()
@@ -138,7 +121,7 @@ class TieredPolicy:
 
     def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
         """Why deletes may make files due; None if they cannot. A rewrite of small files only must pay for a commit."""
-        rules = DeleteRules(self.values, self.sizes)
+        rules = self._rules
         why = rules.judge(counts, idle_seconds)
         if why is None:
             return None
@@ -189,38 +172,8 @@ class TieredPolicy:
             f"{small} small files, no commit for {values.settle_after_seconds:.0f} s" if idle else None,
         )
 
-    @staticmethod
-    def _why_not(small: int) -> str:
+    def _why_not(self, small: int) -> str:
         return f"{small} small files, too few for a merge that pays"
-
-
-@dataclass(frozen=True)
-class LeaveHotPartitions:
-    """Wraps a policy: a partition with a commit within the last `seconds` is not due."""
-
-    policy: Policy
-    seconds: float
-
-    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """As the wrapped policy, after `seconds` without a commit."""
-        if idle_seconds < self.seconds:
-            return Judgement(False, self._why())
-        return self.policy.judge(counts, idle_seconds)
-
-    def glance(self, files: LiveFiles) -> str | None:
-        return self.policy.glance(files)
-
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
-        """As the wrapped policy, after `seconds` without a commit."""
-        if idle_seconds < self.seconds:
-            return Choice((), self._why())
-        return self.policy.choose(files, idle_seconds, age_of)
-
-    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        return self.policy.cut(files)
-
-    def _why(self) -> str:
-        return f"a commit less than {self.seconds:.0f} s ago (skip_newer_than_seconds)"
 
 
 def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
@@ -228,6 +181,4 @@ def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, ev
     if everything:
         return ThresholdPolicy(values=values, sizes=sizes, force=True, everything=True)
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
-    policy = kind(values, sizes, force)
-    hot = values.skip_newer_than_seconds
-    return LeaveHotPartitions(policy, hot) if hot and not force else policy
+    return kind(values, sizes, force)

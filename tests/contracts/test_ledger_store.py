@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from compactor.debt.board import PartitionCounts
-from compactor.debt.ledger import SLOTS, DictionaryStore, Head, LedgerStore, Recount, pack, slot_of, unpack
+from compactor.debt.ledger import SLOTS, Head, LedgerStore, Recount, pack, slot_of, unpack
 from compactor.iceberg.tables import FileSizes
 from compactor.partitions import PartitionKey
 from compactor.storage.ledger_database import LedgerDatabase, TableState
+from tests.properties.ledger_counts import DictionaryStore
 
 Between = Callable[[LedgerStore], LedgerStore]
 """What happens to a store between two steps of a test; returns the store to go on with."""

@@ -15,7 +15,6 @@ from pyiceberg.types import IntegerType
 from compactor.debt import ledger
 from compactor.debt.board import PartitionCounts
 from compactor.debt.ledger import (
-    DictionaryStore,
     LedgerStore,
     LedgerUpdate,
     advance,
@@ -29,7 +28,7 @@ from compactor.manifests.columns import EntryColumns
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.settings.policy import PolicyValues
 from tests.properties.examples import examples
-from tests.properties.ledger_counts import SIZES, TARGET, counted_in, plain
+from tests.properties.ledger_counts import SIZES, TARGET, DictionaryStore, counted_in, plain
 from tests.properties.table_history import TableHistory, true_counts
 
 CHANGES: dict[str, Callable[[TableHistory], object]] = {

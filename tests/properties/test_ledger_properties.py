@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.ledger import (
-    DictionaryStore,
     Head,
     LedgerStore,
     LedgerUpdate,
@@ -32,7 +31,7 @@ from compactor.partitions import PartitionKey
 from compactor.settings.policy import PolicyValues
 from compactor.storage.ledger_database import LedgerDatabase, TableState
 from tests.properties.examples import examples
-from tests.properties.ledger_counts import SIZES, TARGET, counted_in, plain
+from tests.properties.ledger_counts import SIZES, TARGET, DictionaryStore, counted_in, plain
 from tests.properties.table_history import TableHistory, true_counts
 
 CATEGORIES = st.lists(st.sampled_from(["a", "b", "c", "ü·"]), min_size=1, max_size=4)

@@ -10,13 +10,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
-from compactor.debt.ledger import DictionaryStore, advance
+from compactor.debt.ledger import advance
 from compactor.errors import InputError
 from compactor.iceberg.tables import FileSizes, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.table_names import TableName
 from tests.benchmarks.fleet.commits import RETAINED, commits_of
 from tests.benchmarks.fleet.tables import Fleet, Shape, pointers
+from tests.properties.ledger_counts import DictionaryStore
 
 SHAPE = Shape(tables=3, partitions=4, history=5, files=2, rows=10, namespaces=2)
 FILES = 4 * 2 + 5

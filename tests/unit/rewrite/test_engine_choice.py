@@ -158,7 +158,7 @@ def test_a_group_is_sound_when_three_separate_counts_add_up(
         WrittenOutput(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
         for gone, rows in zip(deleted, written, strict=True)
     ]
-    plan = TablePlan(table_of(), 1, (planned,), {}, PolicyValues(), FileSizes(100, 75), "auto", 0.0)
+    plan = TablePlan(table_of(), 1, (planned,), {}, PolicyValues(), FileSizes(100, 75), "auto")
     if sound:
         assert checked_result("run", plan, planned, parts).rewritten.rows_out == sum(written)
         return

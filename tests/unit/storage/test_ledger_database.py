@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor.debt.ledger import SLOTS, DictionaryStore, advance, partitions_in
+from compactor.debt.ledger import SLOTS, advance, partitions_in
 from compactor.errors import RetryError
 from compactor.iceberg.tables import file_sizes
 from compactor.manifests.cache import ManifestCache
@@ -23,6 +23,7 @@ from compactor.settings.policy import PolicyValues
 from compactor.storage import ledger_database
 from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from tests.properties.examples import examples
+from tests.properties.ledger_counts import DictionaryStore
 from tests.properties.table_history import TableHistory
 
 

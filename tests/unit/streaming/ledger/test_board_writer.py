@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
-from compactor.debt.ledger import DictionaryStore, LedgerUpdate, pack, slot_of, unpack
+from compactor.debt.ledger import LedgerUpdate, pack, slot_of, unpack
 from compactor.debt.shortlist import Shortlist
 from compactor.errors import RetryError
 from compactor.events import Event, PartitionsSkipped, SkippedPartition
@@ -29,6 +29,7 @@ from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 from streaming.ledger import board_writer
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
+from tests.properties.ledger_counts import DictionaryStore
 from tests.unit.streaming.ledger.scene import named
 
 TABLE, OTHER = named("t"), named("o.ther")
