@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import strategies as st
-
 from compactor.debt.board import PartitionCounts
 from compactor.debt.ledger import (
     LedgerStore,
     unpack,
 )
 from compactor.partitions import PartitionKey
-
-SIZES = st.lists(st.sampled_from([1, 10, 749, 750, 751, 1500, 1501, 10_000]), min_size=1, max_size=3)
-TARGET = "write.target-file-size-bytes"
 
 
 def plain(counts: PartitionCounts) -> tuple[Any, ...]:

@@ -1,11 +1,9 @@
-"""A real PyIceberg table with a history made at random, and the truth about it read by PyIceberg alone."""
+"""A real PyIceberg table, and what can happen to it."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,11 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
 from compactor.iceberg.tables import TableView
-from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 
 NAME = TableName("lake", ("db",), "t")
@@ -61,11 +58,6 @@ class TableHistory:
     def view(self) -> TableView:
         table = self.table
         return TableView(NAME, table.metadata, table.metadata_location, table.io)
-
-    @property
-    def takes_rows(self) -> bool:
-        """PyIceberg writes rows itself for identity partitions only (others need its Rust core)."""
-        return all(isinstance(field.transform, IdentityTransform) for field in self.table.spec().fields)
 
     def rows(self, categories: list[str]) -> pa.Table:
         first, self.next_id = self.next_id, self.next_id + len(categories)
@@ -135,19 +127,10 @@ class TableHistory:
         with self.table.transaction() as transaction:
             transaction.set_properties(properties)
 
-    def change_spec(self, name: str) -> None:
-        """Put the field in, or out when it is there: a new default spec, old files keep theirs."""
-        table = self.table
-        known = {field.name for field in table.spec().fields}
-        with table.update_spec() as update:
-            if name in known:
-                update.remove_field(name)
-            elif name == "shard_bucket":
-                update.add_field("shard", BucketTransform(4), name)
-            elif name == "day_day":
-                update.add_field("day", DayTransform(), name)
-            else:
-                update.add_field(name, IdentityTransform(), name)
+    def change_spec(self) -> None:
+        """A new default spec; old files keep theirs."""
+        with self.table.update_spec() as update:
+            update.add_field("shard", BucketTransform(4), "shard_bucket")
 
     def remove_main(self) -> None:
         """What `REPLACE TABLE` does: the same table, no current snapshot, the old snapshots still listed."""
@@ -157,43 +140,3 @@ class TableHistory:
     def recreate(self) -> None:
         self.catalog.drop_table("db.t")
         self._create()
-
-
-def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> dict[PartitionKey, tuple[Any, ...]]:
-    """Counts per partition at a snapshot, from PyIceberg's own manifest reader and plain arithmetic.
-
-    The last but one is the ladder of small files: (step, files, bytes); the last counts equality deletes.
-    """
-    if snapshot_id is None:
-        return {}
-    snapshot = view.metadata.snapshot_by_id(snapshot_id)
-    assert snapshot is not None, "the ledger claims a snapshot that the table does not have"
-    specs = {spec.spec_id: spec for spec in view.metadata.partition_specs}
-    counts: dict[PartitionKey, list[int]] = defaultdict(lambda: [0] * 8)
-    ladders: dict[PartitionKey, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    for manifest in snapshot.manifests(view.io):
-        spec = specs[manifest.partition_spec_id]
-        for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
-            file = entry.data_file
-            values = [_plain(field, file.partition[i]) for i, field in enumerate(spec.fields)]
-            key = PartitionKey(spec.spec_id, json.dumps(values, separators=(",", ":"), ensure_ascii=False))
-            size = file.file_size_in_bytes
-            small = int(size < small_below)
-            if file.content == DataFileContent.DATA:
-                added = [1, small, size, size * small, 0, file.record_count, 0, 0]
-                if small:
-                    step = next(step for step in range(1000) if max(1, size) ** 4 < 2 ** (step + 1))
-                    ladders[key][step] = [a + b for a, b in zip(ladders[key][step], [1, size], strict=True)]
-            else:
-                equality = int(file.content == DataFileContent.EQUALITY_DELETES)
-                added = [0, 0, 0, 0, 1, 0, 0 if equality else file.record_count, equality]
-            counts[key] = [a + b for a, b in zip(counts[key], added, strict=True)]
-    steps = {key: tuple((step, *of) for step, of in sorted(ladder.items())) for key, ladder in ladders.items()}
-    return {key: (*numbers[:7], steps.get(key, ()), numbers[7]) for key, numbers in counts.items()}
-
-
-def _plain(field: PartitionField, value: Any) -> Any:
-    if value is not None and field.name.startswith("day"):
-        days = value if isinstance(value, int) else (value - EPOCH).days
-        return (EPOCH + dt.timedelta(days=days)).isoformat()
-    return value

@@ -1,18 +1,13 @@
-"""What PyIceberg's readers conclude from merged column metrics: they skip no matching row, also of real files."""
+"""What PyIceberg's readers conclude from merged column metrics: they skip no matching row.
 
-import datetime as dt
-import math
-import random
-import struct
+`tests/correctness/file_truth.py` compares the metrics of real outputs with their rows.
+"""
+
 import uuid
-from dataclasses import dataclass
 
-import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions import (
     And,
     EqualTo,
@@ -40,25 +35,8 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
 )
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg.types import DoubleType, FloatType, StringType, UUIDType
 
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge
 from tests.properties.column_files import (
@@ -70,7 +48,6 @@ from tests.properties.column_files import (
     missing,
     natural,
     schema_of,
-    unscaled_decimal,
     write,
 )
 from tests.properties.examples import examples
@@ -176,136 +153,3 @@ def test_no_file_with_a_matching_row_is_pruned(kind, data):
 
 def any_value(rows):
     return any(not missing(value) for value in rows)
-
-
-# --- real tables ------------------------------------------------------------------------------------------------------
-
-EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the spec's zone-free epoch
-
-
-def real_values(source):
-    """One row of every primitive type that PyIceberg writes, as (column type, Iceberg value, Arrow value)."""
-    micros = source.randrange(-(10**15), 2 * 10**15)
-    number = source.choice([source.gauss(0, 10), 0.0, -0.0, math.inf, -math.inf, math.nan])
-    single = struct.unpack("<f", struct.pack("<f", number))[0]
-    cents = unscaled_decimal(source.choice([-129, -128, 0, 127, 128, source.randrange(-(10**7), 10**7)]), 2)
-    wide = unscaled_decimal(source.randrange(-(10**37), 10**37), 10)
-    days, time = source.randrange(-1000, 20_000), source.randrange(86_400_000_000)
-    text = "".join(source.choices("aZé\ue000\U0001f600", k=source.randrange(24)))
-    data = bytes(source.choices([0, 1, 0x7F, 0x80, 0xFF], k=source.randrange(24)))
-    identifier = source.choice([source.randbytes(16), uuid.UUID(int=source.randrange(2**60) << 64).bytes])
-    fixed = source.randbytes(3)
-    moment = EPOCH + dt.timedelta(microseconds=micros)
-    clock = (EPOCH + dt.timedelta(microseconds=time)).time()
-    return [
-        (BooleanType(), *[source.random() < 0.5] * 2),
-        (IntegerType(), *[source.randrange(-300, 300)] * 2),
-        (LongType(), *[source.choice([source.randrange(-(2**40), 2**40), -1, 0, 256])] * 2),
-        (FloatType(), single, single),
-        (DoubleType(), number, number),
-        (DecimalType(9, 2), cents, cents),
-        (DecimalType(38, 10), wide, wide),
-        (DateType(), days, dt.date(1970, 1, 1) + dt.timedelta(days=days)),
-        (TimeType(), time, clock),
-        (TimestampType(), micros, moment),
-        (TimestamptzType(), micros, moment.replace(tzinfo=dt.UTC)),
-        (StringType(), text, text),
-        (UUIDType(), identifier, identifier),
-        (FixedType(3), fixed, fixed),
-        (BinaryType(), data, data),
-    ]
-
-
-REAL_TYPES = [entry[0] for entry in real_values(random.Random(0))]
-REAL_SCHEMA = Schema(
-    *[NestedField(number, f"c{number}", kind, required=False) for number, kind in enumerate(REAL_TYPES, start=1)]
-)
-
-
-@dataclass(frozen=True, repr=False)
-class RealFiles:
-    """Appended files of one real table: their rows as Iceberg values and the metrics in their manifest entries."""
-
-    schema: Schema
-    rows: list[list[Record]]
-    data_files: list[DataFile]
-
-    def column(self, position):
-        return [row[position] for rows in self.rows for row in rows]
-
-
-def random_rows(source, count):
-    """Rows with nulls sprinkled in, and in every file a few columns that are null throughout."""
-    empty = {position for position in range(len(REAL_TYPES)) if source.random() < 0.15}
-    rows = []
-    for _ in range(count):
-        values = real_values(source)
-        gone = {position for position in range(len(values)) if position in empty or source.random() < 0.15}
-        rows.append([(None, None) if position in gone else value[1:] for position, value in enumerate(values)])
-    return rows
-
-
-@pytest.fixture(scope="module")
-def real_files(tmp_path_factory):
-    root = tmp_path_factory.mktemp("column_metrics")
-    catalog = SqlCatalog("real", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
-    catalog.create_namespace("db")
-    tables = []
-    for seed in range(4):
-        source = random.Random(seed)
-        table = catalog.create_table(f"db.t{seed}", REAL_SCHEMA)
-        appended = [random_rows(source, source.randrange(1, 6)) for _ in range(5)]
-        for rows in appended:
-            arrow = [{f"c{at}": pair[1] for at, pair in enumerate(row, start=1)} for row in rows]
-            table.append(pa.Table.from_pylist(arrow, schema=REAL_SCHEMA.as_arrow()))
-        records = [[Record(*[pair[0] for pair in row]) for row in rows] for rows in appended]
-        tables.append(RealFiles(table.schema(), records, manifest_data_files(table)))
-    return tables
-
-
-def manifest_data_files(table):
-    """Data files in the order they were appended."""
-    manifests = sorted(table.current_snapshot().manifests(table.io), key=lambda manifest: manifest.sequence_number)
-    return [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
-
-
-def test_real_files_have_the_rows_their_manifest_entries_count(real_files):
-    for table in real_files:
-        assert [file.record_count for file in table.data_files] == [len(rows) for rows in table.rows]
-
-
-def test_metrics_of_real_files_merge_to_those_of_all_rows(real_files):
-    for table in real_files:
-        merged = merge([ColumnMetrics.from_data_file(file) for file in table.data_files], table.schema)
-        for position, field in enumerate(table.schema.fields):
-            values = table.column(position)
-            assert merged.value_counts[field.field_id] == len(values)
-            assert merged.null_value_counts[field.field_id] == values.count(None)
-            assert_real_bounds(merged, field, [value for value in values if not missing(value)])
-
-
-def assert_real_bounds(merged, field, values):
-    lower, upper = merged.lower_bounds.get(field.field_id), merged.upper_bounds.get(field.field_id)
-    if isinstance(field.field_type, IntegerType | LongType | DecimalType | DateType | TimestampType | FixedType):
-        assert (lower, upper) == (to_bytes(field.field_type, min(values)), to_bytes(field.field_type, max(values)))
-    assert lower is None or all(from_bytes(field.field_type, lower) <= value for value in values)
-    assert upper is None or all(from_bytes(field.field_type, upper) >= value for value in values)
-
-
-@settings(deadline=None, max_examples=examples(300))
-@given(data=st.data())
-def test_no_real_file_with_a_matching_row_is_pruned(real_files, data):
-    table = data.draw(st.sampled_from(real_files))
-    chosen = data.draw(st.sets(st.sampled_from(range(len(table.data_files))), min_size=1))
-    merged = merge([ColumnMetrics.from_data_file(table.data_files[index]) for index in chosen], table.schema)
-    rows = [row for index in chosen for row in table.rows[index]]
-    predicate = data.draw(predicates(st.integers(0, len(REAL_TYPES) - 1).flatmap(lambda at: real_leaves(table, at))))
-    matches = row_filter(table.schema, predicate)
-    if any(matches(row) for row in rows):
-        assert _InclusiveMetricsEvaluator(table.schema, predicate).eval(data_file(merged))
-
-
-def real_leaves(table, position):
-    field = table.schema.fields[position]
-    present = [value for value in table.column(position) if not missing(value)]
-    return comparisons(field.name, field.field_type, st.sampled_from(present))

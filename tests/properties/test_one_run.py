@@ -15,7 +15,7 @@ from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
 from tests.properties.examples import examples
-from tests.properties.planning import KEY, data_file, inventory_of
+from tests.properties.planning import KEY, after, data_file, inventory_of
 
 TARGET = 1000
 NO_LIMIT = 10**12
@@ -26,13 +26,6 @@ Found = tuple[LiveFile, ...]
 
 def found_of(*sizes: int) -> Found:
     return tuple(data_file(number, size) for number, size in enumerate(sizes))
-
-
-def after(found: Found, plan: Plan, serial: count[int]) -> Found:
-    """The files after a run: those that it left alone, then its outputs, in arrival order."""
-    gone = {file.entry.path for group in plan.groups for file in group.files}
-    made = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
-    return (*(file for file in found if file.entry.path not in gone), *(data_file(next(serial), size) for size in made))
 
 
 def planned(found: Found, rules: Policy, limit: int = NO_LIMIT, *, idle: bool = False) -> Plan:
@@ -56,19 +49,20 @@ mixed = st.lists(
     st.sampled_from(["tiered", "threshold"]),
     st.sampled_from([1, 300, 750, 900]),
     st.integers(2, 8),
+    st.sampled_from([1.5, 3.0, 8.0]),
     st.sampled_from([700, 1000, 2500, 10_000, NO_LIMIT]),
     st.booleans(),
     st.booleans(),
 )
-@example([740] * 12, "threshold", 750, 5, NO_LIMIT, False, False)
-@example([740] * 12, "tiered", 750, 5, NO_LIMIT, False, False)
-@example([740] * 7 + [10] * 30, "tiered", 750, 5, NO_LIMIT, True, False)
-@example([1] * 8 + [3, 20], "tiered", 750, 5, NO_LIMIT, False, True)
-@example([300] * 5, "threshold", 750, 5, 700, False, False)
+@example([740] * 12, "threshold", 750, 5, 8.0, NO_LIMIT, False, False)
+@example([740] * 12, "tiered", 750, 5, 8.0, NO_LIMIT, False, False)
+@example([740] * 7 + [10] * 30, "tiered", 750, 5, 8.0, NO_LIMIT, True, False)
+@example([1] * 8 + [3, 20], "tiered", 750, 5, 8.0, NO_LIMIT, False, True)
+@example([300] * 5, "threshold", 750, 5, 8.0, 700, False, False)
 def test_a_second_run_finds_nothing_to_do(
-    sizes: list[int], strategy: str, least: int, fewest: int, limit: int, force: bool, idle: bool
+    sizes: list[int], strategy: str, least: int, fewest: int, growth: float, limit: int, force: bool, idle: bool
 ) -> None:
-    values = PolicyValues(strategy=strategy, min_input_files=fewest)
+    values = PolicyValues(strategy=strategy, min_input_files=fewest, growth=growth)
     rules = policy_of(values, FileSizes(TARGET, least), force=force)
     found, serial = found_of(*sizes), count(1000)
     plan = planned(found, rules, limit, idle=idle)

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.debt.board import PartitionCounts
-from compactor.debt.table_changes import counts_of
 from compactor.debt.tiers import near_target, output_count
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles, reads
@@ -22,11 +21,12 @@ from compactor.planning.planner import GroupLimits, Plan, make_plan, within_limi
 from compactor.planning.policy import ThresholdPolicy
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
-from tests.properties.planning import KEY, data_file, delete_file, inventory_of, inventory_with
+from tests.properties.planning import KEY, counted, data_file, delete_file, inventory_of, inventory_with
 
 MEBIBYTE = 1024 * 1024
 TARGET = 1000
 NO_LIMIT = 10**12
+SIZES = FileSizes(TARGET, 750)
 
 small_sizes = st.integers(1, 749)
 any_sizes = st.integers(0, 4000) | st.integers(200, 750)
@@ -78,24 +78,6 @@ def test_the_files_of_a_task_are_in_arrival_order_and_no_file_is_in_two(
     assert bool(plan.groups) != (KEY in plan.unplanned) or not found
 
 
-@given(files(), values())
-def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
-    found: tuple[LiveFile, ...], chosen_values: PolicyValues
-) -> None:
-    limit = chosen_values.max_file_group_size
-    plan = make_plan(inventory_of(found), policy(chosen_values), GroupLimits(limit))
-    for group in plan.groups:
-        assert group.bytes <= limit or len(group.files) == 1
-
-
-@given(files(), values(), st.integers(2, 6))
-def test_a_group_has_no_more_files_than_it_may(
-    found: tuple[LiveFile, ...], chosen_values: PolicyValues, most: int
-) -> None:
-    plan = make_plan(inventory_of(found), policy(chosen_values, force=True), GroupLimits(NO_LIMIT, files=most))
-    assert all(len(group.files) <= most for group in plan.groups)
-
-
 @given(files(), st.integers(1, 6), st.sampled_from([1, 700, 2500]), st.integers(0, 6))
 def test_a_group_ends_only_where_the_next_file_does_not_fit(
     found: tuple[LiveFile, ...], most: int, limit: int, fitting: int
@@ -107,6 +89,8 @@ def test_a_group_ends_only_where_the_next_file_does_not_fit(
     plan = make_plan(inventory_of(found), ThresholdPolicy(PolicyValues(), FileSizes(1, 1), everything=True), limits)
     groups = [group.files for group in plan.groups]
     assert [file for group in groups for file in group] == list(found)
+    assert all(len(group) <= most for group in groups)
+    assert all(len(group) == 1 or sum(file.size for file in group) <= limit for group in groups)
     for group, following in pairwise(groups):
         assert len(group) == most or sum(file.size for file in (*group, following[0])) > limit
 
@@ -274,7 +258,7 @@ def test_groups_come_in_the_order_asked_for(sizes: list[list[int]]) -> None:
 
 @given(files(), st.booleans())
 def test_everything_is_everything(found: tuple[LiveFile, ...], single_files: bool) -> None:
-    rules = policy_of(PolicyValues(), FileSizes(TARGET, TARGET * 3 // 4), everything=True)
+    rules = policy_of(PolicyValues(), SIZES, everything=True)
     plan = make_plan(inventory_of(found), rules, GroupLimits(NO_LIMIT, single_files=single_files))
     taken = [file for group in plan.groups for file in group.files]
     if single_files:
@@ -339,46 +323,32 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
     ]
 
 
-@given(files(most=30), values(), st.booleans())
-def test_planning_again_over_the_outputs_comes_to_an_end(
-    found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool
+@given(files(most=30), values(), st.sampled_from(["tiered", "threshold"]), st.booleans(), st.booleans())
+@example(
+    tuple(data_file(number, 600, [5]) for number in range(5)), PolicyValues(max_file_group_size=700), "threshold",
+    False, True,
+)  # fmt: skip
+def test_planning_again_ends_whether_outputs_hold_deleted_rows_or_not(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, strategy: str, force: bool, carrying: bool
 ) -> None:
-    rules = policy(chosen_values, force=force)
-    serial = count(1000)
-    for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
-        if not plan.groups:
-            break
-        gone = {file.entry.path for group in plan.groups for file in group.files}
-        sizes = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
-        outputs = tuple(data_file(next(serial), size) for size in sizes)
-        assert len(outputs) < len(gone) or any(file.deletes for file in found)
-        found = tuple(file for file in found if file.entry.path not in gone) + outputs
-    else:
-        raise AssertionError("planning never ends")
-    assert make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size)).groups == ()
-
-
-@given(files(most=30), values(), st.sampled_from(["tiered", "threshold"]))
-@example(tuple(data_file(number, 600, [5]) for number in range(5)), PolicyValues(max_file_group_size=700), "threshold")
-def test_planning_again_ends_although_outputs_hold_deleted_rows(
-    found: tuple[LiveFile, ...], chosen_values: PolicyValues, strategy: str
-) -> None:
-    rules = policy_of(chosen_values.model_copy(update={"strategy": strategy}), FileSizes(TARGET, TARGET * 3 // 4))
+    rules = policy_of(chosen_values.model_copy(update={"strategy": strategy}), SIZES, force=force)
     limits, serial = GroupLimits(chosen_values.max_file_group_size), count(1000)
 
     def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
-        return few_deletes(some, chosen_values.most_carried)
+        return carrying and few_deletes(some, chosen_values.most_carried)
 
     for _ in range(2 * len(found) + 4):
         plan = make_plan(inventory_of(found), rules, limits, carries=carries)
         if not plan.groups:
             return
         gone = {file.entry.path for group in plan.groups for file in group.files}
-        found = tuple(file for file in found if file.entry.path not in gone)
-        for group in plan.groups:
-            carried = carries(group.key, group.files)
-            found += tuple(output_of(task, next(serial), carried=carried) for task in group.tasks)
+        outputs = [
+            output_of(task, next(serial), carried=carries(group.key, group.files))
+            for group in plan.groups
+            for task in group.tasks
+        ]
+        assert len(outputs) < len(gone) or any(file.deletes for file in found)
+        found = (*(file for file in found if file.entry.path not in gone), *outputs)
     raise AssertionError("planning never ends")
 
 
@@ -395,7 +365,7 @@ def output_of(task: Sequence[LiveFile], number: int, *, carried: bool) -> LiveFi
 def test_files_that_no_group_joins_are_not_rewritten_for_deletes_that_their_outputs_would_hold(strategy: str) -> None:
     """Five files of 60 % of the target, 5 % of the rows of each deleted; a group holds one of them."""
     chosen_values = PolicyValues(strategy=strategy)
-    rules = policy_of(chosen_values, FileSizes(TARGET, TARGET * 3 // 4))
+    rules = policy_of(chosen_values, SIZES)
 
     def carries(_key: PartitionKey, some: Sequence[LiveFile]) -> bool:
         return few_deletes(some, chosen_values.most_carried)
@@ -446,7 +416,7 @@ def test_the_policy_picks_what_spark_picks(found: tuple[LiveFile, ...], chosen_v
 def test_few_small_files_are_due_when_they_exceed_the_target_together(sizes: list[int], due: bool) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
     rules = policy(PolicyValues(min_input_files=5))
-    assert (bool(rules.choose(found).files), rules.judge(counted(found)).due) == (due, due)
+    assert (bool(rules.choose(found).files), rules.judge(counted(found, SIZES)).due) == (due, due)
 
 
 @given(files(), values())
@@ -461,21 +431,13 @@ def test_force_merges_any_two_small_files_and_nothing_else_more(
     assert len(forced) != 1 or forced[0].deletes
 
 
-def counted(found: tuple[LiveFile, ...]) -> PartitionCounts:
-    """What the ledger holds of a partition with these files."""
-    sizes = FileSizes(TARGET, 750)
-    entries = [file.entry for file in found]
-    named = {delete.path: delete for file in found for delete in file.deletes}
-    return sum((counts_of(entry, sizes) for entry in (*entries, *named.values())), PartitionCounts())
-
-
 @given(files(), values(), st.booleans())
 def test_without_deletes_the_ledgers_judgement_is_the_plans(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool
 ) -> None:
     plain = tuple(LiveFile(file.entry) for file in found)
     rules = policy(chosen_values, force=force)
-    assert rules.judge(counted(plain)).due == bool(rules.choose(plain).files)
+    assert rules.judge(counted(plain, SIZES)).due == bool(rules.choose(plain).files)
 
 
 @given(files(), values())
@@ -485,7 +447,7 @@ def test_the_ledger_overlooks_nothing_that_would_be_merged_for_its_size(
     rules = policy(chosen_values)
     small = tuple(file for file in found if file.size < 750)
     if policy(chosen_values).choose(tuple(LiveFile(file.entry) for file in small)).files:
-        assert rules.judge(counted(found)).due
+        assert rules.judge(counted(found, SIZES)).due
         assert rules.choose(found).files
 
 
@@ -494,7 +456,7 @@ def test_the_ledger_overlooks_no_file_with_too_many_delete_files_of_its_partitio
     found: tuple[LiveFile, ...], chosen_values: PolicyValues
 ) -> None:
     if any(len(file.deletes) >= chosen_values.delete_file_threshold for file in found):
-        assert policy(chosen_values).judge(counted(found)).due
+        assert policy(chosen_values).judge(counted(found, SIZES)).due
 
 
 @given(files(), values())
@@ -502,7 +464,7 @@ def test_the_ledger_sees_a_high_delete_ratio_of_the_whole_partition(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues
 ) -> None:
     """The ratio of one file is diluted by the partition's others: judge looks at the partition, choose at each file."""
-    counts = counted(found)
+    counts = counted(found, SIZES)
     if counts.records and counts.deleted_records / counts.records >= chosen_values.delete_ratio_threshold:
         assert policy(chosen_values).judge(counts).due
         if all(delete.applies_to for file in found for delete in file.deletes):
@@ -519,24 +481,17 @@ def test_one_file_of_many_deletes_in_a_large_partition_is_not_overlooked(size: i
     rules = policy(PolicyValues())
     assert rules.choose(found).files == ((heavy,) if deleted >= 30 else ())
     if rules.choose(found).files:
-        assert rules.judge(counted(found)).due
+        assert rules.judge(counted(found, SIZES)).due
 
 
 def test_a_few_deletes_in_a_large_partition_are_not_due() -> None:
     found = tuple(data_file(number, 900, [1] if number < 20 else []) for number in range(100))
-    assert not policy(PolicyValues()).judge(counted(found)).due
+    assert not policy(PolicyValues()).judge(counted(found, SIZES)).due
 
 
 @pytest.mark.parametrize("records", [0, 1])
 def test_a_judgement_of_an_empty_partition_is_not_due(records: int) -> None:
     assert not policy(PolicyValues()).judge(PartitionCounts(records=records)).due
-
-
-@given(files(), values(), st.booleans())
-def test_every_answer_has_its_reason(found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool) -> None:
-    rules = policy(chosen_values, force=force)
-    assert rules.judge(counted(found)).why
-    assert rules.choose(found).why
 
 
 def test_position_deletes_without_a_named_file_are_not_in_a_files_ratio() -> None:

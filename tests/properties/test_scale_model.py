@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -56,14 +57,6 @@ def test_more_services_never_load_one_of_them_more(lake: Lake, few: int, more: i
     first, second = (load(lake, CHEAP_OWNER, SERVICE, few), load(lake, CHEAP_OWNER, SERVICE, few + more))
     for name in ("driver", "jvm", "task", "threads", "runs_at_once", "memory", "disk"):
         assert getattr(second, name) <= getattr(first, name) * (1 + 1e-9), name
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(lakes(), services, services)
-def test_only_finding_an_events_owner_grows_with_the_services(lake: Lake, few: int, more: int) -> None:
-    first, second = (load(lake, COSTS, SERVICE, few), load(lake, COSTS, SERVICE, few + more))
-    grown = lake.commits_per_hour / 3600 * COSTS.event.owner_member * more
-    assert second.driver <= first.driver + grown * (1 + 1e-9)
 
 
 def everywhere(lake: Lake, count: int) -> float:
@@ -139,23 +132,7 @@ def test_the_simulation_counts_every_event_once(tables: int, rate: float, seed: 
     assert found.looks <= found.events + sweeps
 
 
-def test_a_quiet_service_counts_all_and_waits_for_the_batch() -> None:
-    lake = Lake((TableClass("all", 100, 1.0),), 3600.0, 0.0, run_seconds=0.1)
-    one = station(lake, COSTS, SERVICE, 1)
-    found = simulate(one, 600.0)
-    assert found.counted == found.events > 500
-    assert one.trigger / 2 < found.p50 < one.trigger + one.batch
-
-
-def test_a_service_without_time_falls_behind() -> None:
-    lake = Lake((TableClass("all", 10_000, 1.0),), 3600.0 * 400, 0.0)
-    found = simulate(station(lake, COSTS, SERVICE, 1), 60.0)
-    assert found.counted < found.events or found.p99 > 10.0
-
-
 def test_arrivals_have_the_rate_and_the_tables_of_their_classes() -> None:
-    import random  # noqa: PLC0415
-
     lake = Lake((TableClass("one", 10, 0.5), TableClass("two", 30, 0.5)), 3600.0 * 20, 0.0)
     found = arrivals(station(lake, COSTS, SERVICE, 1), 500.0, random.Random(3))
     assert found == sorted(found)

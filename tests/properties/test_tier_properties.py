@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from itertools import count
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compactor.debt.board import PartitionCounts
-from compactor.debt.table_changes import counts_of
 from compactor.debt.tiers import longest_prefix, step_of
 from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.delete_rules import DeleteRules, saving
-from compactor.planning.planner import GroupLimits, make_plan
 from compactor.planning.policy import ThresholdPolicy
 from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
 from compactor.whatif.simulation import Arrival, Outcome, bursts, regular, replay
 from tests.properties.examples import examples
-from tests.properties.planning import data_file, delete_file, inventory_of
+from tests.properties.planning import counted, data_file, delete_file
 
 TARGET = 1000
 SIZES = FileSizes(TARGET, 750)
@@ -147,11 +144,6 @@ def test_what_reaches_the_target_becomes_files_that_are_never_small_again(found:
 # --- ledger and plan --------------------------------------------------------------------------------------------------
 
 
-def counted(files: tuple[LiveFile, ...], sizes: FileSizes = SIZES) -> PartitionCounts:
-    entries = [entry for file in files for entry in (file.entry, *file.deletes)]
-    return sum((counts_of(entry, sizes) for entry in entries), PartitionCounts())
-
-
 @given(
     st.lists(st.integers(0, 1500), max_size=60),
     st.sampled_from(GROWTHS),
@@ -166,9 +158,9 @@ def test_the_ledger_overlooks_nothing_that_the_plan_would_merge(
     files = tuple(data_file(number, size) for number, size in enumerate(found))
     rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=least, max_small_files=most), SIZES)
     if rules.choose(files, idle).files:
-        assert rules.judge(counted(files), idle).due
+        assert rules.judge(counted(files, SIZES), idle).due
     assert rules.choose(files, idle).why
-    assert rules.judge(counted(files), idle).why
+    assert rules.judge(counted(files, SIZES), idle).why
 
 
 @given(
@@ -187,7 +179,7 @@ def test_what_a_plan_declined_is_due_again_when_time_has_made_more_of_it(
     deletes = [deleted[number : number + 1] for number in range(len(found))]
     files = tuple(data_file(number, size, rows) for number, (size, rows) in enumerate(zip(found, deletes, strict=True)))
     values = PolicyValues(strategy=strategy, max_small_file_age_seconds=oldest)
-    rules, counts = policy_of(values, SIZES), counted(files)
+    rules, counts = policy_of(values, SIZES), counted(files, SIZES)
     at_first, idle = rules.judge(counts), 10 * values.settle_after_seconds
     later = rules.judge(counts, idle)
     if not rules.choose(files).files and rules.choose(files, idle, lambda _: idle).files:
@@ -199,7 +191,7 @@ def test_what_a_plan_declined_is_due_again_when_time_has_made_more_of_it(
 def test_equal_files_are_due_when_there_are_as_many_as_the_growth_factor(files: int, due: bool) -> None:
     found = tuple(data_file(number, 20) for number in range(files))
     assert bool(tiered().choose(found).files) == due
-    assert not tiered().judge(counted(found[:6])).due
+    assert not tiered().judge(counted(found[:6], SIZES)).due
 
 
 def test_a_file_with_too_many_deletes_is_due_by_itself_and_small_ones_only_if_they_pay() -> None:
@@ -287,10 +279,10 @@ def test_a_file_of_wide_rows_with_many_deletes_is_found_in_an_idle_partition(str
     wide = data_file(0, 900, [20], records=40)
     files = (wide, *(data_file(number, 900, records=100) for number in range(1, 9)))
     assert wide in rules.choose(files, idle).files
-    assert rules.judge(counted(files), idle).due
-    assert not rules.judge(counted(files), idle - 1).due
+    assert rules.judge(counted(files, SIZES), idle).due
+    assert not rules.judge(counted(files, SIZES), idle - 1).due
     few = (data_file(0, 900, [1], records=40), *files[1:])
-    assert not rules.judge(counted(few), idle).due
+    assert not rules.judge(counted(few, SIZES), idle).due
 
 
 def test_more_delete_files_than_data_files_are_worth_a_look() -> None:
@@ -333,8 +325,7 @@ def test_the_ledger_knows_the_most_that_a_plan_reads_of_large_files(
         file._replace(deletes=(*file.deletes, *shared.deletes[:equality]))
         for file, (_, equality) in zip(own, deletes, strict=True)
     ]
-    entries = {entry.path: entry for file in files for entry in (file.entry, *file.deletes)}
-    counts = sum((counts_of(entry, LARGE) for entry in entries.values()), PartitionCounts())
+    counts = counted(files, LARGE)
     rules = TieredPolicy(PolicyValues(), LARGE)
     chosen = sum(file.size for file in rules.choose(files).files)
     assert chosen <= rules.judge(counts).large_bytes <= counts.data_bytes
@@ -370,23 +361,6 @@ def test_a_global_equality_delete_counts_as_one_that_stays() -> None:
     assert saving([elsewhere], frozenset({0}), outputs=1).saved == 0
 
 
-@given(st.lists(st.integers(1, 2500), max_size=40), st.sampled_from(GROWTHS), st.booleans())
-def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growth: float, force: bool) -> None:
-    files = tuple(data_file(number, size) for number, size in enumerate(found))
-    serial = count(1000)
-    rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=2), SIZES, force)
-    for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(files), rules, GroupLimits(10**12))
-        if not plan.groups:
-            return
-        gone = {file.entry.path for group in plan.groups for file in group.files}
-        made = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
-        assert len(made) < len(gone)
-        files = tuple(file for file in files if file.entry.path not in gone)
-        files += tuple(data_file(next(serial), size) for size in made)
-    raise AssertionError("planning never ends")
-
-
 @given(st.lists(st.integers(1, 1500), max_size=40), st.floats(0, 200), st.sampled_from(["tiered", "threshold"]))
 def test_a_hot_partition_is_left_alone_until_it_has_cooled(found: list[int], idle: float, strategy: str) -> None:
     files = tuple(data_file(number, size) for number, size in enumerate(found))
@@ -394,10 +368,10 @@ def test_a_hot_partition_is_left_alone_until_it_has_cooled(found: list[int], idl
     rules, plain = policy_of(values, SIZES), policy_of(values.model_copy(update={"skip_newer_than_seconds": 0}), SIZES)
     if idle < 100:
         assert rules.choose(files, idle).files == ()
-        assert not rules.judge(counted(files), idle).due
+        assert not rules.judge(counted(files, SIZES), idle).due
     else:
         assert rules.choose(files, idle) == plain.choose(files, idle)
-        assert rules.judge(counted(files), idle) == plain.judge(counted(files), idle)
+        assert rules.judge(counted(files, SIZES), idle) == plain.judge(counted(files, SIZES), idle)
     assert rules.cut(files) == plain.cut(files)
     assert (
         policy_of(values, SIZES, force=True).choose(files).files

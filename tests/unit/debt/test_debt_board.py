@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Remainder, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
@@ -20,37 +22,51 @@ def debt(snapshot_id: int = 1, delete_files: int = 1) -> TableDebt:
     return TableDebt(TABLE, snapshot_id, partitions, acted_on=True, due_since=5.0)
 
 
+def seen(board: DebtBoard) -> TableDebt:
+    found = board.get(TABLE)
+    assert found is not None
+    return found
+
+
 def due(board: DebtBoard) -> set[PartitionKey]:
-    found = board.get(TABLE)
-    assert found is not None
-    return {partition.key for partition in found.due}
+    return {partition.key for partition in seen(board).due}
 
 
-def test_a_declined_partition_is_not_due_while_its_counts_stand() -> None:
+def declined(*left: PartitionKey, made: TableDebt | None = None) -> DebtBoard:
+    """A board on which plans, one after the other, have left these partitions alone."""
     board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "no file has many deletes"})
+    board.put(made or debt())
+    for key in left:
+        board.decline(made or debt(), {key: "no file has many deletes"})
+    return board
+
+
+IDLE = replace(debt(), partitions={key: replace(partition, why="idle") for key, partition in debt().partitions.items()})
+
+
+@pytest.mark.parametrize(
+    ("later", "still_due"),
+    [
+        (debt(snapshot_id=2), {SECOND}),
+        (debt(snapshot_id=3, delete_files=2), {FIRST, SECOND}),  # other counts
+        (IDLE, {FIRST, SECOND}),  # another reason
+        (replace(debt(), basis="where: none"), {FIRST, SECOND}),  # e.g. after a reload of the settings
+    ],
+    ids=["same", "counts", "reason", "basis"],
+)
+def test_a_declined_partition_is_not_due_until_something_changes(
+    later: TableDebt, still_due: set[PartitionKey]
+) -> None:
+    board = declined(FIRST)
     assert due(board) == {SECOND}
-    board.put(debt(snapshot_id=2))
-    assert due(board) == {SECOND}
-    found = board.get(TABLE)
-    assert found is not None
-    assert found.partitions[FIRST].why == "no file has many deletes"
-    board.put(debt(snapshot_id=3, delete_files=2))
-    assert due(board) == {FIRST, SECOND}
+    assert seen(board).partitions[FIRST].why == "no file has many deletes"
+    board.put(later)
+    assert due(board) == still_due
 
 
 def test_a_table_with_nothing_else_due_is_no_longer_due() -> None:
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left", SECOND: "left"})
-    found = board.get(TABLE)
-    assert found is not None
+    found = seen(declined(FIRST, SECOND))
     assert (found.due, found.due_since) == ((), None)
-
-
-def held(board: DebtBoard) -> set[PartitionKey]:
-    return {*board.holds.of(What.PARTITION, TABLE)}
 
 
 def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
@@ -60,11 +76,10 @@ def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
     board.decline(debt(), {FIRST: "a page is damaged"}, until=100.0)
     board.decline(debt(), {SECOND: "left"}, selected={SECOND})
     now = 99.9
-    assert held(board) == {FIRST, SECOND}
     board.put(debt(snapshot_id=2))
     assert due(board) == set()
     now = 100.0
-    assert held(board) == {SECOND}
+    assert {*board.holds.of(What.PARTITION, TABLE)} == {SECOND}
     board.put(debt(snapshot_id=3))
     assert due(board) == {FIRST}
 
@@ -78,10 +93,8 @@ def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
 
 def test_what_an_earlier_plan_declined_stays_so_unless_the_next_one_selects_it() -> None:
     """A plan says nothing of a partition outside of its filter that is not due: what is known of it holds."""
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left"})
-    board.decline(debt(), {SECOND: "left"})
+    board = declined(FIRST, SECOND)
+    board.decline(seen(board), {FIRST: "left"})
     board.put(debt(snapshot_id=2))
     assert due(board) == set()
     board.decline(debt(), {}, selected={FIRST})
@@ -89,47 +102,10 @@ def test_what_an_earlier_plan_declined_stays_so_unless_the_next_one_selects_it()
     assert due(board) == {FIRST}
 
 
-def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:
-    """The board, not the first count, is what the next plan is made for: FIRST is no longer due on it."""
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left"})
-    seen = board.get(TABLE)
-    assert seen is not None
-    board.decline(seen, {FIRST: "left"})
-    board.put(debt(snapshot_id=2))
-    assert due(board) == {SECOND}
-
-
 def test_a_dropped_table_is_forgotten_whole() -> None:
-    board = DebtBoard()
-    board.put(debt())
-    board.decline(debt(), {FIRST: "left"})
+    board = declined(FIRST)
     board.forget(TABLE)
-    board.put(replace(debt(), snapshot_id=1))
-    assert due(board) == {FIRST, SECOND}
-
-
-def test_what_was_declined_is_due_again_for_another_reason() -> None:
-    board = DebtBoard()
     board.put(debt())
-    board.decline(debt(), {FIRST: "left"})
-    idle = {key: replace(partition, why="idle") for key, partition in debt().partitions.items()}
-    board.put(replace(debt(), partitions=idle))
-    known = board.get(debt().table)
-    assert known is not None
-    assert FIRST in {partition.key for partition in known.due}
-
-
-def test_what_was_declined_is_due_again_on_another_basis() -> None:
-    """E.g. after a reload of the settings, with the same counts."""
-    board = DebtBoard()
-    before = replace(debt(), basis="where: id > 5")
-    board.put(before)
-    board.decline(before, {FIRST: "outside policy.where"})
-    board.put(replace(before, snapshot_id=2))
-    assert due(board) == {SECOND}
-    board.put(replace(before, basis="where: none"))
     assert due(board) == {FIRST, SECOND}
 
 
@@ -138,18 +114,12 @@ def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() ->
     board.request(TABLE, ["", "id = 1"])
     board.put(debt())
     board.request(TABLE, ["id = 1"])
-    known = board.get(TABLE)
-    assert known is not None
-    assert known.requested == ("", "id = 1")
+    assert seen(board).requested == ("", "id = 1")
     board.finish_request(TABLE, "")
     board.put(debt(2))
-    known = board.get(TABLE)
-    assert known is not None
-    assert known.requested == ("id = 1",)
+    assert seen(board).requested == ("id = 1",)
     board.finish_request(TABLE, "id = 1")
-    known = board.get(TABLE)
-    assert known is not None
-    assert known.requested == ()
+    assert seen(board).requested == ()
 
 
 def names(board: DebtBoard) -> list[str]:
@@ -169,7 +139,6 @@ def test_tables_with_work_are_those_that_may_be_rewritten_and_are_due_or_request
     board.request(asked, [""])
     assert names(board) == ["asked", "events", "manifests"]
     board.mark_stale(TABLE, "no answer")
-    assert names(board) == ["asked", "events", "manifests"]
     board.decline(debt(), {FIRST: "left", SECOND: "left"})
     board.finish_request(asked, "")
     assert names(board) == ["manifests"]

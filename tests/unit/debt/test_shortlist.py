@@ -72,17 +72,9 @@ def slots(counted: Counted) -> list[Counted]:
 @given(PARTITIONS, st.integers(0, 70))
 def test_a_shortlist_is_what_sorting_all_partitions_gives(counted: Counted, most: int) -> None:
     everything = in_debt(counted)
-    shortlist = Shortlist.of(counted, judged, most)
-    assert list(shortlist.kept.values()) == everything[:most]
-    assert all(key == debt.key for key, debt in shortlist.kept.items())
-    assert shortlist.others == sums(everything[most:])
-
-
-@given(PARTITIONS, st.integers(0, 70))
-def test_a_shortlist_does_not_depend_on_the_order(counted: Counted, most: int) -> None:
-    there, back = Shortlist.of(counted, judged, most), Shortlist.of(counted[::-1], judged, most)
-    assert list(there.kept.items()) == list(back.kept.items())
-    assert there.others == back.others
+    for shortlist in (Shortlist.of(counted, judged, most), Shortlist.of(counted[::-1], judged, most)):
+        assert list(shortlist.kept.items()) == [(debt.key, debt) for debt in everything[:most]]
+        assert shortlist.others == sums(everything[most:])
 
 
 @given(PARTITIONS, st.integers(0, 70), st.integers(0, 70))
@@ -109,8 +101,3 @@ def test_a_tables_due_sums_are_exact_however_few_partitions_are_kept(counted: Co
     everything = sums(in_debt(counted))
     assert (debt.due_partitions, debt.due_files, debt.due_bytes, debt.due_large_bytes) == everything[3:]
     assert debt.has_work is (everything.due_partitions > 0 and most > 0)
-
-
-def test_due_partitions_come_before_larger_ones_that_are_not_due() -> None:
-    counted = [partition(1, 4, 1, 0), partition(2, 3, 1, 0), partition(3, 100, 1, 0)]
-    assert [debt.key.values for debt in Shortlist.of(counted, judged, 1).kept.values()] == ["[2]"]

@@ -7,9 +7,6 @@ from itertools import count
 
 import pytest
 
-from compactor.debt.board import PartitionCounts
-from compactor.debt.table_changes import counts_of
-from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
@@ -19,7 +16,7 @@ from compactor.planning.planner import GroupLimits, Plan, make_plan
 from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
-from tests.properties.planning import KEY, RECORDS, data_file, delete_file, inventory_with
+from tests.properties.planning import KEY, RECORDS, counted, data_file, delete_file, inventory_with
 
 TARGET = 512
 SIZES = FileSizes(TARGET, TARGET * 3 // 4)
@@ -33,11 +30,6 @@ def covered(sizes: Sequence[int], *deleted: int) -> tuple[LiveFile, ...]:
     """Files of `RECORDS` rows, and delete files of so many rows that name none of them and may apply to each."""
     deletes = tuple(delete_file(rows, number, applies_to=None) for number, rows in enumerate(deleted))
     return tuple(LiveFile(data_file(number, size).entry, deletes) for number, size in enumerate(sizes))
-
-
-def counts(files: Sequence[LiveFile]) -> PartitionCounts:
-    entries: dict[str, FileEntry] = {each.path: each for file in files for each in (file.entry, *file.deletes)}
-    return sum((counts_of(entry, SIZES) for entry in entries.values()), PartitionCounts())
 
 
 class Idle(Inventory):
@@ -56,7 +48,7 @@ def planned(files: Sequence[LiveFile], policy: Policy = TIERED, limits: GroupLim
 @pytest.mark.parametrize("sizes", [[TARGET] * 4, [TARGET, 10, TARGET], [380, 380, 380]], ids=["large", "both", "small"])
 def test_in_an_idle_partition_the_files_are_rewritten_together(sizes: list[int]) -> None:
     files = covered(sizes, RECORDS * len(sizes) * 9 // 10)
-    assert TIERED.judge(counts(files), IDLE).due
+    assert TIERED.judge(counted(files, SIZES), IDLE).due
     plan = planned(files)
     assert {file.entry.path for group in plan.groups for file in group.files} == {file.entry.path for file in files}
     assert not any(few_deletes(group.files, VALUES.most_carried) for group in plan.groups), "the rows are left out"
@@ -84,7 +76,9 @@ def test_beside_a_writer_they_wait_and_the_reason_says_for_what() -> None:
         "position deletes that name no data file delete up to 90% of the rows of 4 files; they wait for 600 s without "
         "a commit (policy.settle_after_seconds) or for policy.delete_file_threshold of such deletes"
     )
-    assert TIERED.judge(counts(files), IDLE - 1).why != TIERED.judge(counts(files), IDLE).why, "it is planned again"
+    assert TIERED.judge(counted(files, SIZES), IDLE - 1).why != TIERED.judge(counted(files, SIZES), IDLE).why, (
+        "it is planned again"
+    )
 
 
 def test_thresholds_decide_as_spark_does_and_the_reason_says_what_helps() -> None:

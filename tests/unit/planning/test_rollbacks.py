@@ -31,41 +31,31 @@ def branch(*ids: int, shown: int | None = None) -> list[Snapshot]:
     return made[::-1][:shown]
 
 
-@pytest.mark.parametrize(
-    ("history", "fate"),
-    [
-        (branch(1, PARENT, OURS), Fate.NEWEST),
-        (branch(1, PARENT, OURS, 8), Fate.STAYS),
-        (branch(1, PARENT, OURS, 8, 9), Fate.STAYS),
-        (branch(1, PARENT, 8), Fate.ROLLED_BACK),
-        (branch(1, PARENT, 8, 9), Fate.ROLLED_BACK),
-        (branch(1, PARENT, 8, 9, shown=2), Fate.ROLLED_BACK),
-        (branch(1, PARENT), Fate.NEWEST),  # older metadata, or an operator's rollback
-        (branch(1), Fate.NEWEST),
-        ([], Fate.NEWEST),
-        (branch(1, PARENT, OURS, 8, 9, shown=1), Fate.NEWEST),  # the catalog shows no more, or ours has expired
-        (branch(1, PARENT, 8, 9, shown=1), Fate.NEWEST),
-    ],
-)
-def test_a_commit_is_rolled_back_where_another_has_taken_its_place(history: Sequence[Snapshot], fate: Fate) -> None:
-    assert fate_of(history, OURS, (PARENT,)) is fate
+ALONE, AFTER_A_PART = (PARENT,), (FIRST_PART, PARENT)
 
 
 @pytest.mark.parametrize(
-    ("history", "fate"),
+    ("history", "before", "fate"),
     [
-        (branch(1, PARENT, FIRST_PART, OURS), Fate.NEWEST),
-        (branch(1, PARENT, FIRST_PART, OURS, 8), Fate.STAYS),
-        (branch(1, PARENT, FIRST_PART, 8), Fate.ROLLED_BACK),
-        (branch(1, PARENT, 8, 9), Fate.ROLLED_BACK),  # a writer that had begun before the first part: both are gone
-        (branch(1, PARENT, 8, 9, shown=2), Fate.ROLLED_BACK),
-        (branch(1, PARENT, FIRST_PART), Fate.NEWEST),  # older metadata
-        (branch(1, PARENT, FIRST_PART, shown=1), Fate.NEWEST),
-        (branch(1, PARENT), Fate.NEWEST),
+        (branch(1, PARENT, OURS), ALONE, Fate.NEWEST),
+        (branch(1, PARENT, OURS, 8, 9), ALONE, Fate.STAYS),
+        (branch(1, PARENT, 8), ALONE, Fate.ROLLED_BACK),
+        (branch(1, PARENT, 8, 9, shown=2), ALONE, Fate.ROLLED_BACK),
+        (branch(1, PARENT), ALONE, Fate.NEWEST),  # older metadata, or an operator's rollback
+        ([], ALONE, Fate.NEWEST),
+        (branch(1, PARENT, OURS, 8, 9, shown=1), ALONE, Fate.NEWEST),  # the catalog shows no more, or ours has expired
+        (branch(1, PARENT, 8, 9, shown=1), ALONE, Fate.NEWEST),
+        (branch(1, PARENT, FIRST_PART, OURS, 8), AFTER_A_PART, Fate.STAYS),
+        (branch(1, PARENT, FIRST_PART, 8), AFTER_A_PART, Fate.ROLLED_BACK),
+        (branch(1, PARENT, 8, 9), AFTER_A_PART, Fate.ROLLED_BACK),  # its writer had begun before: both parts are gone
+        (branch(1, PARENT, 8, 9, shown=2), AFTER_A_PART, Fate.ROLLED_BACK),
+        (branch(1, PARENT, FIRST_PART), AFTER_A_PART, Fate.NEWEST),  # older metadata
     ],
 )
-def test_parts_of_a_run_are_rolled_back_together(history: Sequence[Snapshot], fate: Fate) -> None:
-    assert fate_of(history, OURS, (FIRST_PART, PARENT)) is fate
+def test_a_commit_is_rolled_back_where_another_has_taken_its_place(
+    history: Sequence[Snapshot], before: tuple[int, ...], fate: Fate
+) -> None:
+    assert fate_of(history, OURS, before) is fate
 
 
 @given(

@@ -1,25 +1,22 @@
-"""One look at a table reads each manifest list once, and judges each manifest and each partition once."""
+"""One look at a table reads each manifest list once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, ManifestFile
 
 from compactor.debt.board import DebtBoard
 from compactor.events import Event, LedgerUpdated
-from compactor.filters.where import Where
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableView
 from compactor.manifests.cache import ManifestCache
-from compactor.partitions import PartitionKey
 from compactor.planning.conflicts import changes_since
-from compactor.planning.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
+from compactor.planning.plan_table import AS_THE_SERVICE, Request, plan_table
 from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
@@ -73,32 +70,6 @@ class LookedAt(Catalogs):
         return self.load(name)
 
 
-class Judged:
-    """How often a filter was evaluated on each manifest, partition and data file."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.manifests: Counter[str] = Counter()
-        self.partitions: Counter[tuple[int, tuple[Any, ...]]] = Counter()
-        self.files: Counter[str] = Counter()
-        keeps_manifest, keeps_partition, keeps_file = Where.keeps_manifest, Where.keeps_partition, Where.keeps_file
-
-        def judge_manifest(where: Where, manifest: ManifestFile) -> bool:
-            self.manifests[manifest.manifest_path] += 1
-            return keeps_manifest(where, manifest)
-
-        def judge_partition(where: Where, spec_id: int, partition: Sequence[Any]) -> bool:
-            self.partitions[spec_id, tuple(partition)] += 1
-            return keeps_partition(where, spec_id, partition)
-
-        def judge_file(where: Where, file: DataFile) -> bool:
-            self.files[file.file_path] += 1
-            return keeps_file(where, file)
-
-        monkeypatch.setattr(Where, "keeps_manifest", judge_manifest)
-        monkeypatch.setattr(Where, "keeps_partition", judge_partition)
-        monkeypatch.setattr(Where, "keeps_file", judge_file)
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> LookedAt:
     """Ten commits of two files each; every other one adds a delete file that names no data file."""
@@ -110,30 +81,10 @@ def lake(tmp_path: Path) -> LookedAt:
     return LookedAt(history)
 
 
-def planned(lake: LookedAt, request: Request, **values: Any) -> TablePlan:
-    policy = PolicyValues(strategy="threshold", min_input_files=2, **values)
-    return plan_table(lake.load(), policy, ManifestCache(1 << 20), request)
-
-
 @pytest.mark.parametrize("request_", [AS_THE_SERVICE, Request(), Request(where=FILTER, force=True)])
 def test_a_plan_reads_the_manifest_list_once(lake: LookedAt, request_: Request) -> None:
-    assert planned(lake, request_).groups
-    assert lake.io.manifest_lists == [1]
-
-
-@pytest.mark.parametrize("prune_files", [False, True])
-def test_a_filtered_plan_judges_each_manifest_partition_and_file_once(
-    lake: LookedAt, monkeypatch: pytest.MonkeyPatch, prune_files: bool
-) -> None:
-    judged = Judged(monkeypatch)
-    plan = planned(lake, Request(where=FILTER, force=True), prune_files=prune_files)
-    assert {group.file_group.key for group in plan.groups} == {PartitionKey(0, '["b"]'), PartitionKey(0, '["c"]')}
-    assert plan.selection is not None
-    assert len(judged.manifests) == len(CATEGORIES) * 2 + 2
-    assert set(judged.manifests.values()) == {1}
-    assert {partition for _, (partition,) in judged.partitions} == {"b", "c"}
-    assert set(judged.partitions.values()) == {1}
-    assert list(judged.files.values()) == [1] * (8 if prune_files else 0)
+    policy = PolicyValues(strategy="threshold", min_input_files=2)
+    assert plan_table(lake.load(), policy, ManifestCache(1 << 20), request_).groups
     assert lake.io.manifest_lists == [1]
 
 
