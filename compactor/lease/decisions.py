@@ -15,9 +15,9 @@ from compactor.lease.document import Lease
 
 # A killed service is replaced within TAKEOVER_SECONDS + POLL_SECONDS and a start (10 to 20 s): below 90 s. A holder can
 # miss two renewals before it must pause its commits.
-RENEW_SECONDS = 10.0
 VALID_SECONDS = 30.0
-TAKEOVER_SECONDS = 45.0
+RENEW_SECONDS = VALID_SECONDS / 3
+TAKEOVER_SECONDS = VALID_SECONDS * 1.5
 POLL_SECONDS = 2.0
 
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compactor.errors import RetryError, StoppedError
 from compactor.lease.decisions import POLL_SECONDS, RENEW_SECONDS, TAKEOVER_SECONDS, VALID_SECONDS, Watch, is_valid
@@ -24,7 +24,6 @@ from compactor.reasons import Reason
 
 LOG = logging.getLogger("firnline")
 _TRIES = 3
-_STOP_SECONDS = 5.0
 
 
 def steady() -> float:
@@ -56,11 +55,9 @@ class LeaseHolder:
     ) -> None:
         """`deployment`: the id of the deployment; empty: the one in the document, at first a new one."""
         self._store = store
-        self._deployment = deployment
-        self._owner = owner or Owner.this_process()
+        self._mine = Lease(0, 0, str(uuid.uuid4()), owner or Owner.this_process(), 0.0, deployment)  # not yet taken
         self._clock = clock
         self._wall_clock = wall_clock
-        self._id = str(uuid.uuid4())
         self._watch = Watch()
         self._waiting = ""
         self._held: _Held | None = None
@@ -80,14 +77,19 @@ class LeaseHolder:
         Raises:
             RetryError: the store does not answer at the first look. Later failures are logged and tried again.
         """
-        if not self._first_look():
+        try:
+            held = self.look()
+        except OSError as error:
+            raise self._unavailable(error) from error
+        if not held:
             LOG.info(
                 "%s. This service waits, and takes over when that one stops or was silent for %.0f s",
                 self._waiting, TAKEOVER_SECONDS,
             )  # fmt: skip
-            while not self._next_look():
-                waits()
-                self._ending.wait(POLL_SECONDS)
+        while not held:
+            waits()
+            self._ending.wait(POLL_SECONDS)
+            held = self._looked()
         self._waiting = ""
         self._thread.start()
         if self._held is not None:
@@ -106,38 +108,30 @@ class LeaseHolder:
         lease = decode(content) if content is not None else None
         self._watch = self._watch.sees(content, now)
         dead = lease is not None and lease.owner.is_dead() is True
-        ours = lease is not None and lease.holder == self._id  # an earlier try took it, and its answer was lost
+        ours = (
+            lease is not None and lease.holder == self._mine.holder
+        )  # an earlier try took it, and its answer was lost
         if ours or self._watch.may_take(lease, now, owner_dead=dead):
             return self._take(lease, version)
         self._waiting = f"standby: {lease or 'the holder of a lease that cannot be read is active'}"
         return False
 
-    def _first_look(self) -> bool:
-        try:
-            return self.look()
-        except OSError as error:
-            raise self._unavailable(error) from error
-
-    def _next_look(self) -> bool:
+    def _looked(self) -> bool:
+        """A look whose failure is only noted."""
+        held, problem = False, ""
         try:
             held = self.look()
         except OSError as error:
-            self._note(str(error))
-            return False
-        self._note("")
+            problem = str(error)
+        self._note(problem)
         return held
 
     def _take(self, before: Lease | None, version: Version | None) -> bool:
         """Try to become the holder after `before`; False if another process was faster."""
         began = self._clock()
-        lease = Lease(
-            token=(before.token if before else 0) + 1,
-            beat=0,
-            holder=self._id,
-            owner=self._owner,
-            since=self._wall_clock(),
-            deployment=self._deployment or (before.deployment if before else "") or str(uuid.uuid4()),
-        )
+        token, deployment = (before.token, before.deployment) if before else (0, "")
+        deployment = self._mine.deployment or deployment or str(uuid.uuid4())
+        lease = replace(self._mine, token=token + 1, since=self._wall_clock(), deployment=deployment)
         taken = self._store.replace(encode(lease), version)
         if taken is None or not self._stands(lease):
             self._watch = Watch()
@@ -159,7 +153,7 @@ class LeaseHolder:
     def right(self) -> CommitRight:
         """What runs ask before each commit. Call it when the lease is held."""
         lease = self._held.lease if self._held is not None else None
-        return CommitRight(lease.deployment if lease else self._deployment, self.confirm, self._lost_error)
+        return CommitRight(lease.deployment if lease else self._mine.deployment, self.confirm, self._lost_error)
 
     def confirm(self) -> None:
         """Renew the lease now: when this returns, no other process may act for `VALID_SECONDS`.
@@ -191,8 +185,8 @@ class LeaseHolder:
         """Give the lease back, so that a standby takes over at once. Call it when nothing can be committed any more."""
         self._ending.set()
         if self._thread.ident is not None:
-            self._thread.join(_STOP_SECONDS)
-        with suppress(RetryError), self._locked(_STOP_SECONDS):
+            self._thread.join(VALID_SECONDS / 6)
+        with suppress(RetryError), self._locked(VALID_SECONDS / 6):
             held, self._held = self._held, None
             if held is not None and not self._lost:
                 with suppress(OSError):
@@ -221,29 +215,25 @@ class LeaseHolder:
     @property
     def token(self) -> int:
         """The fencing token; 0 while the lease is not held."""
-        held = self._held
-        return held.lease.token if held is not None else 0
+        return 0 if (held := self._held) is None else held.lease.token
 
     @property
     def deployment(self) -> str:
         """The id of the deployment; empty before the lease was held."""
-        held = self._held
-        return held.lease.deployment if held is not None else ""
+        return "" if (held := self._held) is None else held.lease.deployment
 
     def _keep(self) -> None:
         """Renew the lease until it is lost or given back."""
-        seconds = RENEW_SECONDS
-        while not self._ending.wait(seconds):
+        problem = ""
+        while not self._ending.wait(POLL_SECONDS if problem else RENEW_SECONDS):
+            problem = ""
             try:
                 self.confirm()
             except StoppedError:
                 return
             except RetryError as error:
-                self._note(str(error))
-                seconds = POLL_SECONDS
-            else:
-                self._note("")
-                seconds = RENEW_SECONDS
+                problem = str(error)
+            self._note(problem)
 
     def _renewed(self) -> _Held:
         """Renew once; called with the lock.
@@ -264,7 +254,7 @@ class LeaseHolder:
                 return self._held
             stored = self._store.read()
             found = decode(stored.content) if stored is not None else None
-            if stored is None or found is None or found.holder != self._id:
+            if stored is None or found is None or found.holder != self._mine.holder:
                 raise self._loses(found)
             current, version = found, stored.version  # an earlier write of ours, whose answer was lost
         raise OSError("other writes come first each time")

@@ -8,14 +8,6 @@ from dataclasses import dataclass
 from compactor.errors import StoppedError
 
 
-def _always() -> None:
-    """Without a lease nobody can take the right away."""
-
-
-def _never() -> StoppedError | None:
-    return None
-
-
 @dataclass(frozen=True)
 class CommitRight:
     """The default is that of a process without a lease (`compact`), which may always commit.
@@ -28,8 +20,8 @@ class CommitRight:
     """
 
     deployment: str = ""
-    confirm: Callable[[], None] = _always
-    lost: Callable[[], StoppedError | None] = _never
+    confirm: Callable[[], None] = lambda: None
+    lost: Callable[[], StoppedError | None] = lambda: None
 
 
 UNLIMITED = CommitRight()

@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from compactor.lease.decisions import RENEW_SECONDS
 from compactor.lease.store import Stored, Version
 from compactor.storage.s3_client import PROCESS_CONNECTIONS
 from compactor.storage.s3_errors import NOT_FOUND, error_code
 
 NAME = "lease.json"
-TIMEOUT_SECONDS = 5  # with one repetition far below decisions.VALID_SECONDS
 _CONFLICT, _FAILED = 409, 412
 _NOT_WRITTEN = {NOT_FOUND, _CONFLICT, _FAILED}
 _UNKNOWN_HEADER = {400, 405, 501}
@@ -106,8 +106,8 @@ def s3_lease_store(uri: str, environment: Callable[[str], str | None] = os.envir
         "s3.region": environment("AWS_REGION") or environment("AWS_DEFAULT_REGION"),
         "s3.access-key-id": unquote(parts.username or ""),
         "s3.secret-access-key": unquote(parts.password or ""),
-        "s3.connect-timeout": str(TIMEOUT_SECONDS),
-        "s3.request-timeout": str(TIMEOUT_SECONDS),
+        "s3.connect-timeout": f"{RENEW_SECONDS / 2:.0f}",  # with one repetition far below VALID_SECONDS
+        "s3.request-timeout": f"{RENEW_SECONDS / 2:.0f}",
         "s3.retry.num-retries": "1",
     }
     client = PROCESS_CONNECTIONS.client({key: value for key, value in found.items() if value})

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from compactor.errors import InputError, RetryError
 from compactor.iceberg.open_catalog import with_timeouts
+from compactor.iceberg.rest_catalog import CONNECT_SECONDS
 from compactor.reasons import Reason
 from compactor.settings.locks import LockSettings
 from compactor.table_names import TableName
@@ -25,7 +26,6 @@ HELD: Final = text("SELECT LOCK_TYPE FROM flink_maintenance_lock WHERE LOCK_ID =
 ZOOKEEPER_PATHS: Final = ("/iceberg/flink/maintenance/locks/{}/task", "/iceberg/flink/maintenance/locks/{}/recovery")
 LOCKED: Final = 1
 """The shared count of a lock that is held; Curator writes it as four bytes, the most significant first."""
-ANSWER_SECONDS: Final = 10.0
 
 
 class FlinkLock(Protocol):
@@ -81,9 +81,9 @@ class ZooKeeperLock:
             from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
         except ImportError as error:
             raise InputError("locks in ZooKeeper need the package kazoo: pip install 'firnline[zookeeper]'") from error
-        client = KazooClient(hosts=self._servers, timeout=ANSWER_SECONDS, read_only=True)
+        client = KazooClient(hosts=self._servers, timeout=CONNECT_SECONDS, read_only=True)
         try:
-            client.start(timeout=ANSWER_SECONDS)
+            client.start(timeout=CONNECT_SECONDS)
             for path in ZOOKEEPER_PATHS:
                 try:
                     value, _ = client.get(path.format(self._lock_id))

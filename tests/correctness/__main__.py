@@ -30,7 +30,7 @@ from tests.correctness.checks import Outcome
 from tests.correctness.generated import distinct_scripts, script_of
 from tests.correctness.kinds import KINDS
 from tests.correctness.matrix import ENGINES, Cell, cells_of, chosen, results_of
-from tests.correctness.report import Case, as_json, print_cases, print_failures, print_matrix
+from tests.correctness.report import Case, print_cases, print_failures, print_matrix
 from tests.correctness.scripts import WRITERS, Script
 from tests.correctness.stage import StagePool, open_stages
 
@@ -63,7 +63,6 @@ def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, st
 @click.option("--first-seed", default=0, show_default=True, help="Where the seeds of generated cases begin.")
 @click.option("--seed", type=int, help="Play this one generated case again, and print its script.")
 @click.option("--jobs", default=2, show_default=True, help="Tables at work at once, in one Spark session.")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path, exists=True), help="Where the temporary warehouse is made.")
 @click.option("--list", "listing", is_flag=True, help="List the kinds and end.")
 def main(
@@ -75,7 +74,6 @@ def main(
     first_seed: int,
     seed: int | None,
     jobs: int,
-    output: str,
     folder: Path | None,
     listing: bool,
 ) -> None:
@@ -83,13 +81,11 @@ def main(
         for name, kind in KINDS.items():
             click.echo(f"{name:26} {kind.about} ({', '.join(kind.writers)})")
         return
-    console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     pairs = chosen(kinds, writers) if matrix and seed is None else []
     scripts = {seed: script_of(seed)} if seed is not None else distinct_scripts(first_seed, cases)
     if seed is not None:
         console.print(scripts[seed])
-    cells: list[Cell] = []
-    played: list[Case] = []
     with open_stages(jobs, folder) as stages:
         pool = StagePool(stages)
 
@@ -106,8 +102,6 @@ def main(
     played.sort(key=lambda one: one.seed)
     order = {pair: number for number, pair in enumerate(pairs)}
     cells.sort(key=lambda one: order[one.kind, one.writer])
-    if output == "json":
-        click.echo(as_json(cells, played))
     print_matrix(console, cells, engines or ENGINES)
     print_cases(console, played)
     results = [cell.result for cell in cells] + [result for one in played for result in one.results]

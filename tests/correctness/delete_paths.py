@@ -1,7 +1,7 @@
 """What becomes of deletes: rebased, carried, converted, and all of these compacted again; read by six engines.
 
 \b
-  python -m tests.correctness.delete_paths [--readers FOLDER] [--output json]
+  python -m tests.correctness.delete_paths [--readers FOLDER]
 
 Each path is played on format versions 2 and 3, with and without partitions. Afterwards the rows must equal a model in
 Spark, PyIceberg, DuckDB, Polars, ClickHouse and Daft. A reader that cannot read such a table is shown with its reason.
@@ -9,12 +9,11 @@ Spark, PyIceberg, DuckDB, Polars, ClickHouse and Daft. A reader that cannot read
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -198,9 +197,8 @@ def own_lake(folder: Path) -> Iterator[Lake]:
 @click.command(help=__doc__)
 @click.option("--readers", "folder", type=click.Path(path_type=Path), help="Where the readers' environment is kept.")
 @click.option("--paths", default=",".join(PATHS), show_default=True, help="Paths, comma-separated.")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(folder: Path | None, paths: str, output: str) -> None:
-    console = Console(stderr=True, width=180)
+def main(folder: Path | None, paths: str) -> None:
+    console = Console(width=180)
     reads: list[Read] = []
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
@@ -216,8 +214,6 @@ def main(folder: Path | None, paths: str, output: str) -> None:
             table.add_row(read.path, str(read.version), read.by, read.reader, read.seen)
     console.print(f"{sum(read.seen == 'ok' for read in reads)} of {len(reads)} reads equal the model")
     console.print(table)
-    if output == "json":
-        click.echo(json.dumps([asdict(read) for read in reads], indent=1))
     sys.exit(int(any(read.seen.startswith("wrong") for read in reads)))
 
 

@@ -1,11 +1,10 @@
-"""What `python -m tests.correctness` prints: the matrix, the failures and how to reproduce them, a JSON document."""
+"""What `python -m tests.correctness` prints: the matrix, the failures and how to reproduce them."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -106,21 +105,3 @@ def _print_failure(console: Console, result: CellResult, command: str, script: s
         console.print(f"    {problem}", markup=False, highlight=False)
     if script:
         console.print(f"    {script}", markup=False, highlight=False, style="dim")
-
-
-def as_json(cells: Sequence[Cell], cases: Sequence[Case]) -> str:
-    """Everything, for scripts."""
-    return json.dumps(
-        {
-            "cells": [{"kind": cell.kind, "writer": cell.writer, **_plain(cell.result)} for cell in cells],
-            "cases": [
-                {"seed": case.seed, "script": case.script, "results": [_plain(result) for result in case.results]}
-                for case in cases
-            ],
-        },
-        indent=1,
-    )
-
-
-def _plain(result: CellResult) -> dict[str, object]:
-    return {**asdict(result), "outcome": result.outcome.value}

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import singledispatch
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyiceberg.exceptions import NotInstalledError
@@ -29,6 +28,13 @@ class WriterCannot(Exception):  # noqa: N818 - not an error of the cell: this wr
     """The writer itself does not do this kind of table."""
 
 
+class Operation(Protocol):
+    """One step of a script."""
+
+    def perform(self, lake: Lake, table: str) -> None:
+        """Carry it out."""
+
+
 @dataclass(frozen=True)
 class Append:
     """Rows by one writer, in one commit; `writer` None: the one the cell is about."""
@@ -36,6 +42,20 @@ class Append:
     rows: int = 8
     seed: int = 0
     writer: str | None = None
+
+    def perform(self, lake: Lake, table: str) -> None:
+        chosen = self.writer or "java"
+        loaded = lake.catalog.load_table(lake.name(table).identifier)
+        rows = random_rows(loaded.schema(), self.rows, self.seed)
+        if chosen == "spark":
+            frame = lake.session.createDataFrame(_spark_arrow(rows))
+            frame.coalesce(1).writeTo(lake.name(table).spark).append()
+        elif chosen == "pyiceberg":
+            _pyiceberg(lambda: loaded.append(rows))
+        elif chosen in JAVA_FORMATS:
+            JavaWriter(lake, table).append(rows, JAVA_FORMATS[chosen])
+        else:
+            append_raw(lake, table, rows, chosen)
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,13 @@ class DeletePositions:
     fraction: float = 0.3
     seed: int = 0
     per_file: bool = True
+
+    def perform(self, lake: Lake, table: str) -> None:
+        java = JavaWriter(lake, table)
+        if java.metadata.format_version >= 3:
+            java.delete_by_vectors(self.fraction, self.seed)
+        elif java.metadata.format_version == 2:
+            java.delete_positions(self.fraction, self.seed, per_file=self.per_file)
 
 
 @dataclass(frozen=True)
@@ -56,12 +83,26 @@ class DeleteEqual:
     seed: int = 0
     everywhere: bool = False
 
+    def perform(self, lake: Lake, table: str) -> None:
+        java = JavaWriter(lake, table)
+        columns = [name for name in self.columns if name in {column.name for column in java.schema.fields}]
+        if not columns or java.metadata.format_version < 2:
+            return
+        specs = [spec.spec_id for spec in java.metadata.partition_specs if spec.is_unpartitioned()]
+        if self.everywhere and not specs:
+            return
+        rows = random_rows(java.schema, self.rows, self.seed)
+        java.delete_equal(rows, columns, specs[0] if self.everywhere else None)
+
 
 @dataclass(frozen=True)
 class Sql:
     """Any statement; `{table}` is the table."""
 
     text: str
+
+    def perform(self, lake: Lake, table: str) -> None:
+        lake.sql(self.text.replace("{table}", lake.name(table).spark))
 
 
 @dataclass(frozen=True)
@@ -71,12 +112,23 @@ class Upsert:
     rows: int = 4
     seed: int = 0
 
+    def perform(self, lake: Lake, table: str) -> None:
+        loaded = lake.catalog.load_table(lake.name(table).identifier)
+        rows = random_rows(loaded.schema(), self.rows, self.seed)
+        seen: set[Any] = set()
+        keep = [index for index, key in enumerate(rows["id"].to_pylist()) if not (key in seen or seen.add(key))]
+        _pyiceberg(lambda: loaded.upsert(rows.take(keep), join_cols=["id"]))
+
 
 @dataclass(frozen=True)
 class Overwrite:
     """PyIceberg's copy-on-write delete of ids below a bound."""
 
     below: int = 10
+
+    def perform(self, lake: Lake, table: str) -> None:
+        loaded = lake.catalog.load_table(lake.name(table).identifier)
+        _pyiceberg(lambda: loaded.delete(f"id < {self.below}"))
 
 
 @dataclass(frozen=True)
@@ -88,10 +140,24 @@ class AddColumn:
     parent: str | None = None
     default: Any = None
 
+    def perform(self, lake: Lake, table: str) -> None:
+        kind = _java_schema(lake, {self.name: self.kind}).findType(self.name)
+        update = _update(lake, table)
+        if self.default is not None:
+            literal = _literal(lake, self.default)
+            update.addColumn(self.name, kind, "with a default", literal).commit()
+        elif self.parent:
+            update.addColumn(self.parent, self.name, kind).commit()
+        else:
+            update.addColumn(self.name, kind).commit()
+
 
 @dataclass(frozen=True)
 class DropColumn:
     name: str
+
+    def perform(self, lake: Lake, table: str) -> None:
+        _update(lake, table).deleteColumn(self.name).commit()
 
 
 @dataclass(frozen=True)
@@ -99,16 +165,26 @@ class RenameColumn:
     name: str
     new: str
 
+    def perform(self, lake: Lake, table: str) -> None:
+        _update(lake, table).renameColumn(self.name, self.new).commit()
+
 
 @dataclass(frozen=True)
 class WidenColumn:
     name: str
     kind: IcebergType
 
+    def perform(self, lake: Lake, table: str) -> None:
+        kind = _java_schema(lake, {"widened": self.kind}).findType("widened").asPrimitiveType()
+        _update(lake, table).updateColumn(self.name, kind).commit()
+
 
 @dataclass(frozen=True)
 class MoveFirst:
     name: str
+
+    def perform(self, lake: Lake, table: str) -> None:
+        _update(lake, table).moveFirst(self.name).commit()
 
 
 @dataclass(frozen=True)
@@ -118,26 +194,47 @@ class EvolveSpec:
     drop: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
 
+    def perform(self, lake: Lake, table: str) -> None:
+        update = java_table(lake, table).updateSpec()
+        for text in self.drop:
+            update = update.removeField(_term(lake, text))
+        for text in self.add:
+            update = update.addField(_term(lake, text))
+        update.commit()
+
 
 @dataclass(frozen=True)
 class SortBy:
     columns: tuple[str, ...]
+
+    def perform(self, lake: Lake, table: str) -> None:
+        iceberg = lake.session._jvm.org.apache.iceberg
+        order = java_table(lake, table).replaceSortOrder()
+        for column in self.columns:
+            order = order.asc(iceberg.expressions.Expressions.ref(column), iceberg.NullOrder.NULLS_FIRST)
+        order.commit()
 
 
 @dataclass(frozen=True)
 class SetProperties:
     pairs: tuple[tuple[str, str], ...]
 
+    def perform(self, lake: Lake, table: str) -> None:
+        update = java_table(lake, table).updateProperties()
+        for key, value in self.pairs:
+            update = update.set(key, value)
+        update.commit()
+
 
 @dataclass(frozen=True)
 class RollBack:
     """The snapshot before the last one is current again."""
 
-
-Operation = (
-    Append | DeletePositions | DeleteEqual | Sql | Upsert | Overwrite | AddColumn | DropColumn | RenameColumn
-    | WidenColumn | MoveFirst | EvolveSpec | SortBy | SetProperties | RollBack
-)  # fmt: skip
+    def perform(self, lake: Lake, table: str) -> None:
+        loaded = java_table(lake, table)
+        head = loaded.currentSnapshot()
+        if head is not None and head.parentId() is not None:
+            loaded.manageSnapshots().rollbackTo(head.parentId()).commit()
 
 
 @dataclass(frozen=True)
@@ -160,7 +257,9 @@ def play(lake: Lake, script: Script, writer: str = "java", table: str | None = N
     name = table or f"{NAMESPACE}.t{uuid.uuid4().hex[:12]}"
     create(lake, name, script)
     for operation in script.operations:
-        perform(operation, lake, name, writer)
+        if isinstance(operation, Append) and operation.writer is None:
+            operation = replace(operation, writer=writer)  # noqa: PLW2901
+        operation.perform(lake, name)
     return name
 
 
@@ -202,28 +301,6 @@ def _java_schema(lake: Lake, columns: Mapping[str, IcebergType]) -> Any:
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-@singledispatch
-def perform(operation: Operation, lake: Lake, table: str, writer: str) -> None:
-    """Carry out one operation."""
-    raise NotImplementedError(operation)
-
-
-@perform.register
-def _(operation: Append, lake: Lake, table: str, writer: str) -> None:
-    chosen = operation.writer or writer
-    loaded = lake.catalog.load_table(lake.name(table).identifier)
-    rows = random_rows(loaded.schema(), operation.rows, operation.seed)
-    if chosen == "spark":
-        frame = lake.session.createDataFrame(_spark_arrow(rows))
-        frame.coalesce(1).writeTo(lake.name(table).spark).append()
-    elif chosen == "pyiceberg":
-        _pyiceberg(lambda: loaded.append(rows))
-    elif chosen in JAVA_FORMATS:
-        JavaWriter(lake, table).append(rows, JAVA_FORMATS[chosen])
-    else:
-        append_raw(lake, table, rows, chosen)
-
-
 def _pyiceberg(write: Callable[[], Any]) -> None:
     try:
         write()
@@ -256,99 +333,13 @@ def _storage(column: pa.ChunkedArray) -> list[bytes | None]:
     return column.cast(column.type.storage_type).to_pylist()
 
 
-@perform.register
-def _(operation: DeletePositions, lake: Lake, table: str, writer: str) -> None:
-    java = JavaWriter(lake, table)
-    if java.metadata.format_version >= 3:
-        java.delete_by_vectors(operation.fraction, operation.seed)
-    elif java.metadata.format_version == 2:
-        java.delete_positions(operation.fraction, operation.seed, per_file=operation.per_file)
-
-
-@perform.register
-def _(operation: DeleteEqual, lake: Lake, table: str, writer: str) -> None:
-    java = JavaWriter(lake, table)
-    columns = [name for name in operation.columns if name in {column.name for column in java.schema.fields}]
-    if not columns or java.metadata.format_version < 2:
-        return
-    specs = [spec.spec_id for spec in java.metadata.partition_specs if spec.is_unpartitioned()]
-    if operation.everywhere and not specs:
-        return
-    rows = random_rows(java.schema, operation.rows, operation.seed)
-    java.delete_equal(rows, columns, specs[0] if operation.everywhere else None)
-
-
-@perform.register
-def _(operation: Sql, lake: Lake, table: str, writer: str) -> None:
-    lake.sql(operation.text.replace("{table}", lake.name(table).spark))
-
-
-@perform.register
-def _(operation: Upsert, lake: Lake, table: str, writer: str) -> None:
-    loaded = lake.catalog.load_table(lake.name(table).identifier)
-    rows = random_rows(loaded.schema(), operation.rows, operation.seed)
-    seen: set[Any] = set()
-    keep = [index for index, key in enumerate(rows["id"].to_pylist()) if not (key in seen or seen.add(key))]
-    _pyiceberg(lambda: loaded.upsert(rows.take(keep), join_cols=["id"]))
-
-
-@perform.register
-def _(operation: Overwrite, lake: Lake, table: str, writer: str) -> None:
-    loaded = lake.catalog.load_table(lake.name(table).identifier)
-    _pyiceberg(lambda: loaded.delete(f"id < {operation.below}"))
-
-
 def _update(lake: Lake, table: str) -> Any:
     return java_table(lake, table).updateSchema()
-
-
-@perform.register
-def _(operation: AddColumn, lake: Lake, table: str, writer: str) -> None:
-    kind = _java_schema(lake, {operation.name: operation.kind}).findType(operation.name)
-    update = _update(lake, table)
-    if operation.default is not None:
-        literal = _literal(lake, operation.default)
-        update.addColumn(operation.name, kind, "with a default", literal).commit()
-    elif operation.parent:
-        update.addColumn(operation.parent, operation.name, kind).commit()
-    else:
-        update.addColumn(operation.name, kind).commit()
 
 
 def _literal(lake: Lake, value: Any) -> Any:
     expressions = lake.session._jvm.org.apache.iceberg.expressions.Expressions
     return expressions.lit(value)
-
-
-@perform.register
-def _(operation: DropColumn, lake: Lake, table: str, writer: str) -> None:
-    _update(lake, table).deleteColumn(operation.name).commit()
-
-
-@perform.register
-def _(operation: RenameColumn, lake: Lake, table: str, writer: str) -> None:
-    _update(lake, table).renameColumn(operation.name, operation.new).commit()
-
-
-@perform.register
-def _(operation: WidenColumn, lake: Lake, table: str, writer: str) -> None:
-    kind = _java_schema(lake, {"widened": operation.kind}).findType("widened").asPrimitiveType()
-    _update(lake, table).updateColumn(operation.name, kind).commit()
-
-
-@perform.register
-def _(operation: MoveFirst, lake: Lake, table: str, writer: str) -> None:
-    _update(lake, table).moveFirst(operation.name).commit()
-
-
-@perform.register
-def _(operation: EvolveSpec, lake: Lake, table: str, writer: str) -> None:
-    update = java_table(lake, table).updateSpec()
-    for text in operation.drop:
-        update = update.removeField(_term(lake, text))
-    for text in operation.add:
-        update = update.addField(_term(lake, text))
-    update.commit()
 
 
 def _term(lake: Lake, text: str) -> Any:
@@ -358,31 +349,6 @@ def _term(lake: Lake, text: str) -> Any:
         return expressions.ref(column)
     method = getattr(expressions, transform)
     return method(column, argument) if argument else method(column)
-
-
-@perform.register
-def _(operation: SortBy, lake: Lake, table: str, writer: str) -> None:
-    iceberg = lake.session._jvm.org.apache.iceberg
-    order = java_table(lake, table).replaceSortOrder()
-    for column in operation.columns:
-        order = order.asc(iceberg.expressions.Expressions.ref(column), iceberg.NullOrder.NULLS_FIRST)
-    order.commit()
-
-
-@perform.register
-def _(operation: SetProperties, lake: Lake, table: str, writer: str) -> None:
-    update = java_table(lake, table).updateProperties()
-    for key, value in operation.pairs:
-        update = update.set(key, value)
-    update.commit()
-
-
-@perform.register
-def _(operation: RollBack, lake: Lake, table: str, writer: str) -> None:
-    loaded = java_table(lake, table)
-    head = loaded.currentSnapshot()
-    if head is not None and head.parentId() is not None:
-        loaded.manageSnapshots().rollbackTo(head.parentId()).commit()
 
 
 def roll_back_to(lake: Lake, table: str, snapshot_id: int) -> None:

@@ -29,16 +29,16 @@ from tests.ledger.checks import check_claims, check_current, check_recounts, sna
 from tests.ledger.feed import BARE, FULL, LOST, NOW, READ, TOLD, Feed, Sent, heard
 from tests.ledger.files import PARTS
 from tests.ledger.recount import Truths
-from tests.ledger.rules import FIGURES, INDEX, change, step
-from tests.ledger.tables import CATALOG, NAMESPACE, SPECS, TARGET, Tables
+from tests.ledger.rules import FIGURES, INDEX, commits, step
+from tests.ledger.tables import CATALOG, NAMESPACE, SPECS, Tables
 from tests.ledger.under_test import DISK_IS_FULL, TROUBLES, LedgerUnderTest
 
 TARGETS = (2_100, 4_000, 1_000_000)
 """Bytes. By the first, files of one or two rows are small, by the second those of sixty too, by the third all."""
 ROWS = st.lists(st.sampled_from([1, 2, 60, 1000]), min_size=1, max_size=3)
 PART = st.sampled_from(PARTS)
+COUNT = st.integers(1, 3)
 NEVER_IDLE = 1e11
-HEARD = ("late", "late", "again", "all")
 WHERE = ("p = 'a'", "p = 'b'", "id < 40", "id >= 40")
 
 
@@ -233,117 +233,46 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- rows and files -----------------------------------------------------------------------------------------------
 
-    @change(part=PART, counts=ROWS)
-    def append(self, table: Table, part: str, counts: list[int]) -> None:
-        by.append(table, part, counts)
-
-    @change(part=PART, count=st.integers(1, 3))
-    def append_rows(self, table: Table, part: str, count: int) -> None:
-        if by.takes_rows(table):
-            by.append_rows(table, part, count)
-
-    @change(part=PART, count=st.integers(1, 3), where=st.sampled_from([None, *WHERE]))
-    def overwrite(self, table: Table, part: str, count: int, where: str | None) -> None:
-        if by.takes_rows(table) and by.is_readable(table):
-            by.overwrite(table, part, count, where)
-
-    @change(part=PART, count=st.integers(1, 3))
-    def overwrite_partition(self, table: Table, part: str, count: int) -> None:
-        if by.takes_rows(table) and by.is_readable(table) and table.spec().fields:
-            by.overwrite_partition(table, part, count)
-
-    @change(where=st.sampled_from([*WHERE, "true"]))
-    def delete(self, table: Table, where: str) -> None:
-        if by.takes_rows(table) and by.is_readable(table):
-            by.delete(table, where)
-
-    @change(which=INDEX, beside=st.booleans())
-    def delete_positions(self, table: Table, which: int, beside: bool) -> None:
-        if table.format_version == by.MAY_DELETE_FROM:
-            by.delete_positions(table, which, beside)
-
-    @change(part=PART, count=st.integers(1, 3), also=st.lists(st.just(2), max_size=1))
-    def delete_equal(self, table: Table, part: str, count: int, also: list[int]) -> None:
-        if table.format_version == by.MAY_DELETE_FROM:
-            by.delete_equal(table, part, count, also)
-
-    @change(which=INDEX)
-    def remove_deletes(self, table: Table, which: int) -> None:
-        if table.format_version == by.MAY_DELETE_FROM:
-            by.remove_deletes(table, which)
-
-    @change(count=st.sampled_from([3, 1000]))
-    def replace_by_another(self, table: Table, count: int) -> None:
-        by.replace(table, count)
-
-    @change()
-    def merge_manifests(self, table: Table) -> None:
-        by.merge_manifests(table)
+    append = commits(by.append, part=PART, counts=ROWS)
+    append_rows = commits(by.append_rows, when=by.takes_rows, part=PART, count=COUNT)
+    overwrite = commits(
+        by.overwrite, when=by.is_rewritable, part=PART, count=COUNT, where=st.sampled_from([None, *WHERE])
+    )
+    overwrite_partition = commits(
+        by.overwrite_partition, when=lambda table: by.is_rewritable(table) and bool(table.spec().fields), part=PART,
+        count=COUNT,
+    )  # fmt: skip
+    delete = commits(by.delete, when=by.is_rewritable, where=st.sampled_from([*WHERE, "true"]))
+    delete_positions = commits(by.delete_positions, when=by.may_delete, which=INDEX, beside=st.booleans())
+    delete_equal = commits(
+        by.delete_equal, when=by.may_delete, part=PART, count=COUNT, also=st.lists(st.just(2), max_size=1)
+    )
+    remove_deletes = commits(by.remove_deletes, when=by.may_delete, which=INDEX)
+    replace_by_another = commits(by.replace, count=st.sampled_from([3, 1000]))
+    merge_manifests = commits(by.merge_manifests)
 
     # --- snapshots and branches ---------------------------------------------------------------------------------------
 
-    @change(which=INDEX)
-    def move_main(self, table: Table, which: int) -> None:
-        by.move_main(table, which)
-
-    @change(steps=st.integers(1, 3))
-    def roll_back(self, table: Table, steps: int) -> None:
-        by.roll_back(table, steps)
-
-    @change(part=PART, counts=ROWS)
-    def stage(self, table: Table, part: str, counts: list[int]) -> None:
-        by.stage(table, part, counts)
-
-    @change()
-    def cherry_pick(self, table: Table) -> None:
-        by.cherry_pick(table)
-
-    @change(keep=st.integers(0, 2))
-    def expire(self, table: Table, keep: int) -> None:
-        by.expire(table, keep)
-
-    @change(part=PART, counts=ROWS)
-    def commit_to_branch(self, table: Table, part: str, counts: list[int]) -> None:
-        by.commit_to_branch(table, part, counts)
-
-    @change()
-    def publish_branch(self, table: Table) -> None:
-        by.publish_branch(table)
-
-    @change()
-    def drop_branch(self, table: Table) -> None:
-        by.drop_branch(table)
-
-    @change()
-    def replace_table(self, table: Table) -> None:
-        by.remove_main(table)
+    move_main = commits(by.move_main, which=INDEX)
+    roll_back = commits(by.roll_back, steps=COUNT)
+    stage = commits(by.stage, part=PART, counts=ROWS)
+    cherry_pick = commits(by.cherry_pick)
+    expire = commits(by.expire, keep=st.integers(0, 2))
+    commit_to_branch = commits(by.commit_to_branch, part=PART, counts=ROWS)
+    publish_branch = commits(by.publish_branch)
+    drop_branch = commits(by.drop_branch)
+    replace_table = commits(by.remove_main)
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    @change(name=st.sampled_from(["p", "day", "k", "day_day", "k_bucket"]))
-    def change_spec(self, table: Table, name: str) -> None:
-        by.change_spec(table, name)
-
-    @change(what=st.sampled_from(["note", "widen", "rename", "drop"]))
-    def change_schema(self, table: Table, what: str) -> None:
-        by.change_schema(table, what)
-
-    @change(target_size=st.sampled_from(TARGETS))
-    def change_target(self, table: Table, target_size: int) -> None:
-        by.set_properties(table, {TARGET: str(target_size)})
-
-    @change(fewest=st.sampled_from(["2", "3", "5"]), enabled=st.sampled_from(["true", "false"]))
-    def change_properties(self, table: Table, fewest: str, enabled: str) -> None:
-        by.set_properties(table, {"firnline.policy.min_input_files": fewest, "firnline.enabled": enabled})
-
-    @change(merge=st.booleans())
-    def let_appends_merge(self, table: Table, merge: bool) -> None:
-        properties = {"commit.manifest-merge.enabled": str(merge).lower(), "commit.manifest.min-count-to-merge": "2"}
-        by.set_properties(table, properties)
-
-    @change()
-    def upgrade(self, table: Table) -> None:
-        by.upgrade(table)
+    change_spec = commits(by.change_spec, name=st.sampled_from(["p", "day", "k", "day_day", "k_bucket"]))
+    change_schema = commits(by.change_schema, what=st.sampled_from(["note", "widen", "rename", "drop"]))
+    change_target = commits(by.set_target, size=st.sampled_from(TARGETS))
+    change_properties = commits(
+        by.set_policy, fewest=st.sampled_from(["2", "3", "5"]), enabled=st.sampled_from(["true", "false"])
+    )
+    let_appends_merge = commits(by.let_appends_merge, merge=st.booleans())
+    upgrade = commits(by.upgrade)
 
     # --- names --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pyiceberg.types import LongType, StringType
 
 from tests.ledger.files import data_file, equality_deletes, position_deletes, rows
 from tests.ledger.raw_commit import MAIN, commit
+from tests.ledger.tables import TARGET
 
 SIDE = "side"
 MAY_DELETE_FROM = 2  # format version
@@ -32,6 +33,16 @@ def takes_rows(table: Table) -> bool:
 def is_readable(table: Table) -> bool:
     """Whether PyIceberg can scan the table: it reads no equality deletes."""
     return not any(entry.data_file.content == DataFileContent.EQUALITY_DELETES for entry in live(table))
+
+
+def is_rewritable(table: Table) -> bool:
+    """Whether PyIceberg can write some of the table's rows again."""
+    return takes_rows(table) and is_readable(table)
+
+
+def may_delete(table: Table) -> bool:
+    """Whether delete files may be written that PyIceberg can write."""
+    return bool(table.format_version == MAY_DELETE_FROM)
 
 
 def append(table: Table, part: str, counts: Sequence[int], branch: str = MAIN) -> None:
@@ -261,7 +272,19 @@ def change_schema(table: Table, what: str) -> None:
             update.delete_column(names[4])
 
 
-def set_properties(table: Table, properties: dict[str, str]) -> None:
+def set_target(table: Table, size: int) -> None:
+    _set(table, {TARGET: str(size)})
+
+
+def set_policy(table: Table, fewest: str, enabled: str) -> None:
+    _set(table, {"firnline.policy.min_input_files": fewest, "firnline.enabled": enabled})
+
+
+def let_appends_merge(table: Table, merge: bool) -> None:
+    _set(table, {"commit.manifest-merge.enabled": str(merge).lower(), "commit.manifest.min-count-to-merge": "2"})
+
+
+def _set(table: Table, properties: dict[str, str]) -> None:
     with table.transaction() as transaction:
         transaction.set_properties(properties)
 

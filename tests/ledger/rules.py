@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from pyiceberg.table import Table
 
 from tests.ledger.feed import TOLD
 
@@ -67,6 +68,24 @@ def change(*, up_to: int = 2, **arguments: Any) -> Callable[[Callable[..., None]
         return precondition(lambda self: self.tables.taken)(made)
 
     return decorate
+
+
+def commits(
+    operation: Callable[..., None],
+    *,
+    up_to: int = 2,
+    when: Callable[[Table], bool] = lambda _table: True,
+    lake: bool = False,
+    **arguments: Any,
+) -> Any:
+    """A rule that calls a function of the table, where `when` says so. `lake`: the function is given Spark's, too."""
+
+    def run(self: Any, table: Table, **drawn: Any) -> None:
+        if when(table):
+            operation(*([self.lake] if lake else []), table, **drawn)
+
+    run.__name__ = f"{'spark_' if lake else ''}{operation.__name__}"
+    return change(up_to=up_to, **arguments)(run)
 
 
 def _named(played: Callable[..., None], operation: Callable[..., None]) -> Callable[..., None]:

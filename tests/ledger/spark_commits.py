@@ -76,18 +76,35 @@ def insert_overwrite(lake: Lake, table: Table, part: str, count: int, mode: str)
     lake.sql(f"INSERT OVERWRITE lake.{sql_name(table)} {query}")
 
 
-def set_mode(lake: Lake, table: Table, mode: str) -> None:
+def may_delete(table: Table) -> bool:
+    """Whether the table may have delete files."""
+    return bool(table.format_version > 1)
+
+
+def _set_mode(lake: Lake, table: Table, mode: str) -> None:
     """How DELETE and MERGE write: copy-on-write or merge-on-read."""
+    if not may_delete(table):
+        return
+    mode = _possible(table, mode)
     properties = ", ".join(f"'write.{verb}.mode'='{mode}'" for verb in ("delete", "update", "merge"))
     lake.sql(f"ALTER TABLE lake.{sql_name(table)} SET TBLPROPERTIES ({properties})")
 
 
-def delete(lake: Lake, table: Table, where: str) -> None:
+def _possible(table: Table, mode: str) -> str:
+    """Spark (Iceberg 1.11) cannot write deletes once a column of an old spec is dropped: "Cannot find field"."""
+    columns = {field.field_id for field in table.schema().fields}
+    sources = {field.source_id for spec in table.specs().values() for field in spec.fields}
+    return mode if sources <= columns else "copy-on-write"
+
+
+def delete(lake: Lake, table: Table, where: str, mode: str) -> None:
+    _set_mode(lake, table, mode)
     lake.sql(f"DELETE FROM lake.{sql_name(table)} WHERE {where}")
 
 
-def merge(lake: Lake, table: Table, part: str, first: int) -> None:
+def merge(lake: Lake, table: Table, part: str, first: int, mode: str) -> None:
     """Some rows move to another partition, some are new."""
+    _set_mode(lake, table, mode)
     columns, query = _select(table, part, first, 3)
     inserted = ", ".join(f"s.{name.strip()}" for name in columns.split(","))
     names = [name.strip() for name in columns.split(",")]
@@ -188,8 +205,8 @@ def cherry_pick(lake: Lake, table: Table, which: int) -> None:
             _call(lake, "cherrypick_snapshot", table, f", snapshot_id => {ids[-1 - which % len(ids)]}")
 
 
-def stage(lake: Lake, table: Table, part: str, overwrites: bool) -> None:
-    """Write, audit, publish: Spark's write goes to a snapshot that no branch names."""
+def stage(lake: Lake, table: Table, part: str, overwrites: bool, publish: bool) -> None:
+    """Write, audit, publish: Spark's write goes to a snapshot that no branch names, until it is published."""
     lake.sql(f"ALTER TABLE lake.{sql_name(table)} SET TBLPROPERTIES ('write.wap.enabled'='true')")
     lake.session.conf.set("spark.wap.id", f"wap{len(table.snapshots())}")
     try:
@@ -199,6 +216,8 @@ def stage(lake: Lake, table: Table, part: str, overwrites: bool) -> None:
             insert(lake, table, part, 2)
     finally:
         lake.session.conf.unset("spark.wap.id")
+    if publish:
+        cherry_pick(lake, table.refresh(), 0)
 
 
 def insert_into_branch(lake: Lake, table: Table, part: str, count: int) -> None:
@@ -219,8 +238,12 @@ def fast_forward(lake: Lake, table: Table) -> None:
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def change_spec(lake: Lake, table: Table, text: str, name: str) -> None:
+FIELDS = {"p": "{c2}", "day_day": "days({c3})", "k_bucket": "bucket(2, {c4})", "id_trunc": "truncate(100, {c1})"}
+
+
+def change_spec(lake: Lake, table: Table, name: str) -> None:
     """Add the field, or drop it where it is."""
+    text = FIELDS[name]
     fields = {field.name: field for field in table.spec().fields}
     columns = {field.field_id: field.name for field in table.schema().fields}
     made = text.format(**{f"c{number}": column for number, column in columns.items()}) if _has(text, columns) else None
@@ -250,6 +273,10 @@ def change_column(lake: Lake, table: Table, what: str) -> None:
 
 def set_property(lake: Lake, table: Table, key: str, value: str) -> None:
     lake.sql(f"ALTER TABLE lake.{sql_name(table)} SET TBLPROPERTIES ('{key}'='{value}')")
+
+
+def set_fewest(lake: Lake, table: Table, fewest: str) -> None:
+    set_property(lake, table, "firnline.policy.min_input_files", fewest)
 
 
 def upgrade(lake: Lake, table: Table) -> None:

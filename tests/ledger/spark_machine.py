@@ -26,15 +26,20 @@ from compactor.table_names import TableName
 from streaming.wiring import Rewriting
 from tests.conftest import Lake
 from tests.ledger import spark_commits as spark
-from tests.ledger.machine import PART, WHERE, LedgerMachine
+from tests.ledger.machine import COUNT, PART, WHERE, LedgerMachine
 from tests.ledger.recount import LiveFile, Truth
-from tests.ledger.rules import FIGURES, INDEX, change
+from tests.ledger.rules import FIGURES, INDEX, change, commits
 
 V3 = 3
 MOST_RUNS = 5
 KEPT = 0.9  # of the inputs' bytes: outputs of about the planned sizes
-FIELDS = {"p": "{c2}", "day_day": "days({c3})", "k_bucket": "bucket(2, {c4})", "id_trunc": "truncate(100, {c1})"}
+MODE = st.sampled_from(["copy-on-write", "merge-on-read"])
 BY = ("", "PARTITIONED BY (p)", "PARTITIONED BY (days(day), p)")
+
+
+def by_spark(operation: Any, **more: Any) -> Any:
+    """A rule for a function of `spark_commits`."""
+    return commits(operation, up_to=V3, lake=True, **more)
 
 
 class SparkLedgerMachine(LedgerMachine):
@@ -67,114 +72,42 @@ class SparkLedgerMachine(LedgerMachine):
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    @change(up_to=V3, part=PART, count=st.sampled_from([1, 60, 1000]))
-    def spark_insert(self, table: Table, part: str, count: int) -> None:
-        spark.insert(self.lake, table, part, count)
-
-    @change(up_to=V3, part=PART, count=st.integers(1, 3), mode=st.sampled_from(["static", "dynamic"]))
-    def spark_insert_overwrite(self, table: Table, part: str, count: int, mode: str) -> None:
-        spark.insert_overwrite(self.lake, table, part, count, mode)
-
-    @change(up_to=V3, mode=st.sampled_from(["copy-on-write", "merge-on-read"]), where=st.sampled_from(WHERE))
-    def spark_delete(self, table: Table, mode: str, where: str) -> None:
-        if table.format_version > 1:
-            spark.set_mode(self.lake, table, _possible(table, mode))
-        spark.delete(self.lake, table, where)
-
-    @change(up_to=V3, mode=st.sampled_from(["copy-on-write", "merge-on-read"]), part=PART, first=INDEX)
-    def spark_merge(self, table: Table, mode: str, part: str, first: int) -> None:
-        if table.format_version > 1:
-            spark.set_mode(self.lake, table, _possible(table, mode))
-        spark.merge(self.lake, table, part, first)
+    spark_insert = by_spark(spark.insert, part=PART, count=st.sampled_from([1, 60, 1000]))
+    spark_insert_overwrite = by_spark(
+        spark.insert_overwrite, part=PART, count=COUNT, mode=st.sampled_from(["static", "dynamic"])
+    )
+    spark_delete = by_spark(spark.delete, mode=MODE, where=st.sampled_from(WHERE))
+    spark_merge = by_spark(spark.merge, mode=MODE, part=PART, first=INDEX)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    @change(up_to=V3, part=PART, counts=st.lists(st.sampled_from([1, 60]), min_size=1, max_size=2), fast=st.booleans())
-    def java_append(self, table: Table, part: str, counts: list[int], fast: bool) -> None:
-        spark.append(self.lake, table, part, counts, fast)
+    java_append = by_spark(
+        spark.append, part=PART, counts=st.lists(st.sampled_from([1, 60]), min_size=1, max_size=2), fast=st.booleans()
+    )
+    java_overwrite = by_spark(spark.overwrite_files, part=PART, count=COUNT)
+    java_delete_positions = by_spark(spark.delete_positions, when=spark.may_delete, seed=INDEX)
+    java_delete_equal = by_spark(spark.delete_equal, when=spark.may_delete, count=COUNT)
 
-    @change(up_to=V3, part=PART, count=st.integers(1, 3))
-    def java_overwrite(self, table: Table, part: str, count: int) -> None:
-        spark.overwrite_files(self.lake, table, part, count)
+    # --- maintenance by others, snapshots and branches ----------------------------------------------------------------
 
-    @change(up_to=V3, seed=INDEX)
-    def java_delete_positions(self, table: Table, seed: int) -> None:
-        if table.format_version > 1:
-            spark.delete_positions(self.lake, table, seed)
-
-    @change(up_to=V3, count=st.integers(1, 3))
-    def java_delete_equal(self, table: Table, count: int) -> None:
-        if table.format_version > 1:
-            spark.delete_equal(self.lake, table, count)
-
-    # --- maintenance by others ----------------------------------------------------------------------------------------
-
-    @change(up_to=V3, everything=st.booleans())
-    def rewrite_data_files(self, table: Table, everything: bool) -> None:
-        spark.rewrite_data_files(self.lake, table, everything)
-
-    @change(up_to=V3)
-    def rewrite_position_deletes(self, table: Table) -> None:
-        if table.format_version > 1:
-            spark.rewrite_position_deletes(self.lake, table)
-
-    @change(up_to=V3)
-    def rewrite_manifests(self, table: Table) -> None:
-        spark.rewrite_manifests(self.lake, table)
-
-    @change(up_to=V3, keep=st.integers(1, 2), clean=st.booleans())
-    def spark_expire(self, table: Table, keep: int, clean: bool) -> None:
-        spark.expire(self.lake, table, keep, clean)
-
-    # --- snapshots and branches ---------------------------------------------------------------------------------------
-
-    @change(up_to=V3)
-    def spark_roll_back(self, table: Table) -> None:
-        spark.roll_back(self.lake, table)
-
-    @change(up_to=V3, which=INDEX)
-    def spark_set_current(self, table: Table, which: int) -> None:
-        spark.set_current(self.lake, table, which)
-
-    @change(up_to=V3, which=INDEX)
-    def spark_cherry_pick(self, table: Table, which: int) -> None:
-        spark.cherry_pick(self.lake, table, which)
-
-    @change(up_to=V3, part=PART, overwrites=st.booleans(), publish=st.booleans())
-    def spark_stage(self, table: Table, part: str, overwrites: bool, publish: bool) -> None:
-        spark.stage(self.lake, table, part, overwrites)
-        if publish:
-            spark.cherry_pick(self.lake, table.refresh(), 0)
-
-    @change(up_to=V3, part=PART, count=st.integers(1, 3))
-    def spark_insert_into_branch(self, table: Table, part: str, count: int) -> None:
-        spark.insert_into_branch(self.lake, table, part, count)
-
-    @change(up_to=V3)
-    def spark_fast_forward(self, table: Table) -> None:
-        spark.fast_forward(self.lake, table)
+    rewrite_data_files = by_spark(spark.rewrite_data_files, everything=st.booleans())
+    rewrite_position_deletes = by_spark(spark.rewrite_position_deletes, when=spark.may_delete)
+    rewrite_manifests = by_spark(spark.rewrite_manifests)
+    spark_expire = by_spark(spark.expire, keep=st.integers(1, 2), clean=st.booleans())
+    spark_roll_back = by_spark(spark.roll_back)
+    spark_set_current = by_spark(spark.set_current, which=INDEX)
+    spark_cherry_pick = by_spark(spark.cherry_pick, which=INDEX)
+    spark_stage = by_spark(spark.stage, part=PART, overwrites=st.booleans(), publish=st.booleans())
+    spark_insert_into_branch = by_spark(spark.insert_into_branch, part=PART, count=COUNT)
+    spark_fast_forward = by_spark(spark.fast_forward)
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    @change(up_to=V3, name=st.sampled_from(sorted(FIELDS)))
-    def spark_change_spec(self, table: Table, name: str) -> None:
-        spark.change_spec(self.lake, table, FIELDS[name], name)
-
-    @change(up_to=V3, what=st.sampled_from(["note", "widen", "drop"]))
-    def spark_change_column(self, table: Table, what: str) -> None:
-        spark.change_column(self.lake, table, what)
-
-    @change(up_to=V3, fewest=st.sampled_from(["2", "3", "5"]))
-    def spark_set_property(self, table: Table, fewest: str) -> None:
-        spark.set_property(self.lake, table, "firnline.policy.min_input_files", fewest)
-
-    @change(up_to=V3)
-    def spark_upgrade(self, table: Table) -> None:
-        spark.upgrade(self.lake, table)
-
-    @change(up_to=V3, count=st.integers(0, 3), by=st.sampled_from(BY))
-    def spark_replace_table(self, table: Table, count: int, by: str) -> None:
-        spark.replace_table(self.lake, table, count, by)
+    spark_change_spec = by_spark(spark.change_spec, name=st.sampled_from(sorted(spark.FIELDS)))
+    spark_change_column = by_spark(spark.change_column, what=st.sampled_from(["note", "widen", "drop"]))
+    spark_set_property = by_spark(spark.set_fewest, fewest=st.sampled_from(["2", "3", "5"]))
+    spark_upgrade = by_spark(spark.upgrade)
+    spark_replace_table = by_spark(spark.replace_table, count=st.integers(0, 3), by=st.sampled_from(BY))
 
     # --- rewrites of our own ------------------------------------------------------------------------------------------
 
@@ -300,13 +233,6 @@ def _rewrote_data(before: Table, after: Table) -> bool:
 def _files(truth: Truth) -> Counter[DataFileContent]:
     """Live files by kind."""
     return Counter(file.content for file in truth.files)
-
-
-def _possible(table: Table, mode: str) -> str:
-    """Spark (Iceberg 1.11) cannot write deletes once a column of an old spec is dropped: "Cannot find field"."""
-    columns = {field.field_id for field in table.schema().fields}
-    sources = {field.source_id for spec in table.specs().values() for field in spec.fields}
-    return mode if sources <= columns else "copy-on-write"
 
 
 def _bytes_by_partition(files: Counter[LiveFile]) -> Counter[PartitionKey]:
