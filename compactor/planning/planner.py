@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, chain, count, groupby
 from operator import attrgetter, gt
 from typing import NamedTuple
@@ -104,12 +104,8 @@ def make_plan(
         if why_not is not None:
             unplanned[key] = why_not
             continue
-        choose = partial(
-            policy.choose,
-            idle_seconds=inventory.idle_seconds(key, now),
-            age_of=lambda file: inventory.age_seconds(file, now),
-        )
-        made, first = _until_nothing_is_due(files, choose, policy.cut, limits, partial(carries, key))
+        one = _Partition(key, policy, limits, carries, inventory, now)
+        made, first = one.until_nothing_is_due(files)
         layout = inventory.layouts[key.spec_id]
         groups += [
             FileGroup(key=key, partition=layout.readable(key), bucket=layout.bucket(key), tasks=tasks, why=why)
@@ -117,7 +113,7 @@ def make_plan(
         ]
         if not made:
             unplanned[key] = f"{first.why}{_but_alone(first, limits)}"
-    return Plan(tuple(sorted(groups, key=_ORDERS[limits.order])), unplanned)
+    return Plan(tuple(sorted(groups, key=lambda group: _rank(group, limits.order))), unplanned)
 
 
 class _Planned(NamedTuple):
@@ -128,44 +124,61 @@ class _Planned(NamedTuple):
     inputs: Task
 
 
-def _until_nothing_is_due(
-    files: Sequence[LiveFile],
-    choose: Callable[[Sequence[LiveFile]], Choice],
-    cut: Callable[[Sequence[LiveFile]], list[tuple[int, int]]],
-    limits: GroupLimits,
-    carries: Callable[[Task], bool],
-) -> tuple[list[tuple[tuple[Task, ...], str]], Choice]:
-    """The file groups of one partition, each with its reason, and what the policy chooses of the files as they are.
+@dataclass(frozen=True)
+class _Partition:
+    """What the file groups of one partition are chosen by."""
 
-    The policy is asked again for the files as the run will leave them, until it would merge no more: one run reaches
-    what several would. An output that would be merged again is not written: its inputs join the later output.
-    """
-    planned: dict[str, _Planned] = {}
-    numbers = count()
-    first = choice = choose(files)
-    while True:
-        taken, made = set[str](), list[LiveFile]()
-        for chunk in _chunks(choice.files, planned, limits):
-            if choice.by_group and len(chunk) < len(choice.files) and not choose(chunk).files:
-                continue
-            number = next(numbers)
-            for start, end in cut(chunk):
-                paths = [file.entry.path for file in chunk[start:end]]
-                if len(paths) == 1 and paths[0] in planned:
+    key: PartitionKey
+    policy: Policy
+    limits: GroupLimits
+    carries: Carries
+    inventory: Inventory
+    now: float
+
+    @cached_property
+    def _idle_seconds(self) -> float:
+        return self.inventory.idle_seconds(self.key, self.now)
+
+    def _choose(self, files: Sequence[LiveFile]) -> Choice:
+        return self.policy.choose(files, self._idle_seconds, lambda file: self.inventory.age_seconds(file, self.now))
+
+    def _is_worth_writing(self, task: Task) -> bool:
+        """Whether a task reduces data files, delete files or deleted rows. If not, its output would be due again."""
+        deletes = sum(len(file.deletes) for file in task)
+        return len(task) > 1 or deletes > 1 or (deletes == 1 and not self.carries(self.key, task))
+
+    def until_nothing_is_due(self, files: Sequence[LiveFile]) -> tuple[list[tuple[tuple[Task, ...], str]], Choice]:
+        """The file groups, each with its reason, and what the policy chooses of the files as they are.
+
+        The policy is asked again for the files as the run will leave them, until it would merge no more: one run
+        reaches what several would. An output that would be merged again is not written: its inputs join the later one.
+        """
+        planned: dict[str, _Planned] = {}
+        numbers = count()
+        first = choice = self._choose(files)
+        while True:
+            taken, made = set[str](), list[LiveFile]()
+            for chunk in _chunks(choice.files, planned, self.limits):
+                if choice.by_group and len(chunk) < len(choice.files) and not self._choose(chunk).files:
                     continue
-                task = _inputs(chunk[start:end], planned)
-                if limits.single_files or _worth_writing(task, carries):
-                    for path in paths:
-                        planned.pop(path, None)
-                    taken.update(paths)
-                    made.append(_output(task))
-                    planned[made[-1].entry.path] = _Planned(number, choice.why, task)
-        if not made:
-            break
-        files = [*(file for file in files if file.entry.path not in taken), *made]
-        choice = choose(files)
-    by_group = groupby(sorted(planned.values(), key=attrgetter("group")), key=attrgetter("group", "why"))
-    return [(tuple(output.inputs for output in outputs), why) for (_, why), outputs in by_group], first
+                number = next(numbers)
+                for start, end in self.policy.cut(chunk):
+                    paths = [file.entry.path for file in chunk[start:end]]
+                    if len(paths) == 1 and paths[0] in planned:
+                        continue
+                    task = _inputs(chunk[start:end], planned)
+                    if self.limits.single_files or self._is_worth_writing(task):
+                        for path in paths:
+                            planned.pop(path, None)
+                        taken.update(paths)
+                        made.append(_output(task))
+                        planned[made[-1].entry.path] = _Planned(number, choice.why, task)
+            if not made:
+                break
+            files = [*(file for file in files if file.entry.path not in taken), *made]
+            choice = self._choose(files)
+        by_group = groupby(sorted(planned.values(), key=attrgetter("group")), key=attrgetter("group", "why"))
+        return [(tuple(output.inputs for output in outputs), why) for (_, why), outputs in by_group], first
 
 
 def _inputs(files: Sequence[LiveFile], planned: Mapping[str, _Planned]) -> Task:
@@ -200,13 +213,11 @@ def _but_alone(choice: Choice, limits: GroupLimits) -> str:
     return f", but each would be an output of its own{deletes}"
 
 
-_ORDERS: Mapping[str, Callable[[FileGroup], int]] = {
-    "none": lambda _group: 0,
-    "bytes-asc": lambda group: group.bytes,
-    "bytes-desc": lambda group: -group.bytes,
-    "files-asc": lambda group: len(group.files),
-    "files-desc": lambda group: -len(group.files),
-}
+def _rank(group: FileGroup, order: str) -> int:
+    """By which a group comes first in an order; `none`: all alike."""
+    what, _, way = order.partition("-")
+    size = {"none": 0, "bytes": group.bytes, "files": len(group.files)}[what]
+    return -size if way == "desc" else size
 
 
 def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
@@ -259,12 +270,6 @@ def _cost(read: tuple[int, int, int]) -> tuple[int, int, int]:
     """Data files, bytes and requests of rewriting the files into one for which this is read."""
     files, deletes, size = read
     return files, size, requests_of(files + deletes, 1, size)
-
-
-def _worth_writing(task: Task, carries: Callable[[Task], bool]) -> bool:
-    """Whether a task reduces data files, delete files or deleted rows. If not, its output would be due again."""
-    deletes = sum(len(file.deletes) for file in task)
-    return len(task) > 1 or deletes > 1 or (deletes == 1 and not carries(task))
 
 
 def batches(

@@ -6,11 +6,9 @@ import contextlib
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyiceberg.expressions import parser
 from pyiceberg.transforms import BUCKET, DAY, HOUR, IDENTITY, MONTH, TRUNCATE, VOID, YEAR
 
 from compactor.errors import InputError
-from compactor.filters.binding import bind
 from compactor.filters.predicates import matches
 from compactor.filters.where import bind_where
 from tests.properties.examples import examples
@@ -25,7 +23,6 @@ from tests.properties.filters import (
     stored,
     table_view,
 )
-from tests.properties.pyiceberg_filters import node_of
 
 ROWS = 10
 
@@ -61,21 +58,6 @@ def test_a_bound_filter_says_of_rows_what_sql_says(data: st.DataObject) -> None:
     row = {name: data.draw(st.none() | COLUMNS[name].values, label=name) for name in names}
     by_id = {SCHEMA.find_field(f"{name}_column").field_id: stored(name, value) for name, value in row.items()}
     assert matches(bind_where(table_view(), where).predicate, by_id.__getitem__) == bool(says(row))
-
-
-@settings(max_examples=examples(300))
-@given(st.data())
-def test_pyiceberg_reads_the_same_filter_where_it_can(data: st.DataObject) -> None:
-    """PyIceberg's filters cannot say everything, and its `!=`, NOT IN and NOT LIKE match null."""
-    name = data.draw(st.sampled_from(["int", "date", "timestamp", "boolean", "decimal"]), label="column")
-    where, _ = data.draw(filters([name]), label="where")
-    try:
-        expression = parser.parse(where)
-    except Exception:  # noqa: BLE001 - pyparsing's and its own errors alike
-        return
-    ours, theirs = bind_where(table_view(), where).predicate, bind(SCHEMA, node_of(expression))
-    value = stored(name, data.draw(COLUMNS[name].values, label=name))
-    assert matches(ours, lambda _: value) == matches(theirs, lambda _: value)
 
 
 @settings(max_examples=examples(100))

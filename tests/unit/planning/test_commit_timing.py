@@ -90,11 +90,6 @@ def test_a_known_rhythm_goes_on_where_the_snapshots_do_not_reach_back_to_it() ->
     assert writers_rhythm([], {}, known) is None
 
 
-def test_a_writer_is_known_among_many_appends() -> None:
-    appends = (snapshot(at, Operation.APPEND) for at in range(400))
-    assert rhythm_of(history(*appends, *map(snapshot, (70.5, 140.5, 210.5, 280.5)))) == Rhythm(280.5, 70)
-
-
 def test_appends_of_a_table_that_announces_row_level_writers_are_waited_for_only_while_they_come() -> None:
     rhythm = Rhythm(1000, 4, announced=True)
     assert wait_until(rhythm, 1003, 60) == 1000 + ENDED * 4
@@ -140,12 +135,10 @@ def test_a_rewrite_waits_no_longer_than_it_may_and_not_for_a_commit_that_is_far_
     [
         ((100, 110, 120, 130, 140, 150), False),
         ((100, 110, 120, 130, 140, 164), True),  # it waited for a store, and begins the next one at once
-        ((100, 110, 120, 130, 154, 158), True),  # it is still behind
         ((100, 110, 120, 130, 154, 158, 166), True),
         ((100, 110, 120, 130, 190, 194, 198, 202), True),
         ((100, 110, 120, 130, 154, 158, 166, 172), False),  # it has caught up
         ((100, 110, 120, 130, 154, 165), True),  # in time by chance, if its statement is slow now
-        ((100, 110, 120, 130, 154, 165, 175), True),
         ((100, 110, 120, 130, 154, 165, 175, 185), False),  # it did not catch up, and waits for its times
         ((100, 120, 140, 160, 190, 210), False),  # one in twenty seconds was not done in time by chance
         ((100, 110, 120, 130, 140, 152), False),  # this much is usual
@@ -153,7 +146,6 @@ def test_a_rewrite_waits_no_longer_than_it_may_and_not_for_a_commit_that_is_far_
         ((100, 110, 120, 130, 140, 150, 160, 190, 220), True),
         ((100, 110, 120, 130, 140, 150, 160, 170, 180, 190, 220, 250, 280), False),  # that is its new schedule
         ((100, 107, 120, 127, 140, 147, 160, 167, 180), False),  # two writers
-        ((100, 107, 120, 127, 140, 147, 160, 167, 180, 187), False),
         ((100, 130, 160, 190, 220, 230), False),  # it has become faster
         ((100, 110, 134), False),  # too few to know
     ],

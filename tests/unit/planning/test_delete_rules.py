@@ -98,11 +98,6 @@ def test_what_a_run_answers_for(
     assert [left.finding for left in left_behind(*indexes, removed, **given)] == at_fault
 
 
-def test_deletes_that_arrived_during_the_run_are_not_its_fault() -> None:
-    left = left_behind(index(X), index(POSITION), index(POSITION), frozenset(), last=True, whole_table=True)
-    assert [each.finding for each in left] == [False]
-
-
 def test_a_data_file_has_one_vector() -> None:
     two = index(vector("x", 5), replace(vector("x", 6), content_offset=44))
     assert len(list(vector_problems(two.state))) == 1

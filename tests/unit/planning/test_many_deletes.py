@@ -59,14 +59,6 @@ def peak(work: Callable[[], object]) -> int:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_file_has_the_deletes_of_later_commits(kind: Content) -> None:
-    inventory = upserts(COMMITS, kind)
-    for file in inventory.partitions[KEY]:
-        first = file.entry.data_sequence_number + (kind is Content.EQUALITY_DELETES)
-        assert file.deletes == inventory.deletes[first:]
-
-
 def test_inventory_and_dangling_deletes_take_memory_for_files_not_for_pairs() -> None:
     def both(commits: int) -> object:
         inventory = upserts(commits)

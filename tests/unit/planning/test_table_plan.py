@@ -80,21 +80,18 @@ def test_a_due_partition_without_data_files_is_left_alone_with_a_reason(tmp_path
     }
 
 
-@pytest.mark.parametrize(("granted", "most"), [(None, None), (1, 1), (3, 3), (0, 1)])
-def test_a_run_makes_no_more_commits_than_it_is_granted(tmp_path: Path, granted: int | None, most: int | None) -> None:
-    history = TableHistory(tmp_path, 2)
-    history.append_unreal("a", [10, 10, 10])
-    assert planned(history, replace(AS_THE_SERVICE, grant=Grant(commits=granted))).most_commits == most
-
-
-@pytest.mark.parametrize(("granted", "most"), [(None, 2), (1, 1), (3, 2)])
-def test_the_limit_of_replaces_in_a_row_and_the_grant_hold_together(
-    tmp_path: Path, granted: int | None, most: int
+@pytest.mark.parametrize(
+    ("granted", "in_a_row", "most"),
+    [(None, None, None), (1, None, 1), (3, None, 3), (0, None, 1), (None, 2, 2), (1, 2, 1), (3, 2, 2)],
+)
+def test_a_run_makes_no_more_commits_than_it_is_granted_and_may_follow_one_another(
+    tmp_path: Path, granted: int | None, in_a_row: int | None, most: int | None
 ) -> None:
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [10])
-    request, values = replace(AS_THE_SERVICE, grant=Grant(commits=granted)), PolicyValues(consecutive_replaces=2)
-    assert plan_table(history.view(), values, ManifestCache(1 << 20), request).most_commits == most
+    request = replace(AS_THE_SERVICE, grant=Grant(commits=granted))
+    plan = plan_table(history.view(), PolicyValues(consecutive_replaces=in_a_row), ManifestCache(1 << 20), request)
+    assert plan.most_commits == most
 
 
 def with_named_deletes(history: TableHistory, number: int, deleted: int) -> None:
