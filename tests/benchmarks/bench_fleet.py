@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from tests.benchmarks.fleet.due_case import due_commits
 from tests.benchmarks.fleet.latency import Spread
 from tests.benchmarks.fleet.service_cases import SHARED, FleetCases
 from tests.benchmarks.fleet.site import site
-from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.tables import Fleet, Shape
 from tests.benchmarks.fleet.wide_case import wide_table
 from tests.benchmarks.harness import bench_folder, options_of
@@ -70,15 +69,14 @@ def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Cons
     shape = Shape(tables=options.tables, partitions=options.partitions, history=options.history)
     fleet = Fleet.make(folder / f"{shape.tables}-{shape.partitions}-{shape.history}", shape)
     console.print(f"{shape.tables} tables of {shape.partitions} partitions after {time.monotonic() - started:.0f} s")
-    sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     with site(scratch, fleet, options.delay_ms, options.settings) as where:
         results |= {"shape": asdict(shape), "proxy": proxy_cost(where.proxy, where.upstream)}
         console.print(f"proxy: {_text(results['proxy'])}")
         if shared := set(SHARED) & set(options.cases):
-            FleetCases(where, sizes, console.print, results).run(shared)
+            FleetCases(where, options, console.print, results).run(shared)
         for case in (each for each in ALONE if each in options.cases):
             console.print(f"case {case} …")
-            results[case] = ALONE[case](where, sizes, console.print)
+            results[case] = ALONE[case](where, options, console.print)
 
 
 def _options() -> argparse.Namespace:

@@ -68,7 +68,7 @@ def main(
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 160)
     order = Order(sequences, steps, seed, spark=writers == "both", shrink=shrink)
     if mutations:
-        sys.exit(try_mutations(console, order, match, output))
+        sys.exit(try_mutations(console, order, match))
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ledger-", ignore_cleanup_errors=True) as folder:
         played = play_in_processes(console, order, jobs, Path(folder))

@@ -9,99 +9,55 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import click
 from rich.console import Console
-from rich.table import Table
 
 from tests.ledger.mutations import MUTATIONS
 from tests.ledger.play import Order
 from tests.mutations.applying import applied
-from tests.mutations.mutation import Mutation, MutationError
 from tests.mutations.trial import copied, environment
 
 ROOT: Final = Path(__file__).parents[2]
-BROKEN: Final = 2
 
 
-@dataclass(frozen=True)
-class Tried:
-    """One mutation: whether a sequence failed, after how many, and how."""
+def try_mutations(console: Console, order: Order, match: str) -> int:
+    """Try all whose words contain `match`, and print how each was caught; the exit code: 1 if one is not caught.
 
-    what: str
-    verdict: str
-    sequences: int
-    seconds: float
-    how: str
-
-    @property
-    def caught(self) -> bool:
-        return self.verdict == "caught"
-
-
-def try_mutations(console: Console, order: Order, match: str, output: str) -> int:
-    """Try all whose words contain `match`; the exit code: 1 if one is not caught, 2 if one does not fit the code."""
+    Raises:
+        MutationError: one does not fit the code.
+    """
     chosen = [mutation for mutation in MUTATIONS if match in mutation.what]
-    try:
-        with tempfile.TemporaryDirectory(prefix="ledger-mutations-") as folder:
-            copy = copied(ROOT, Path(folder))
-            tried = [_tried(copy, mutation, order, console) for mutation in chosen]
-    except MutationError as error:
-        console.print(f"[bold red]{error}", soft_wrap=True)
-        return BROKEN
-    if output == "json":
-        click.echo(json.dumps([each.__dict__ for each in tried], indent=2))
-    else:
-        _show(console, tried)
-    return int(not all(each.caught for each in tried))
+    caught = 0
+    with tempfile.TemporaryDirectory(prefix="ledger-mutations-") as folder:
+        copy = copied(ROOT, Path(folder))
+        for mutation in chosen:
+            with applied(copy, mutation):
+                error = _failure(copy, replace(order, sequences=order.sequences // 2, spark=False))
+                if not error and order.spark:
+                    error = _failure(copy, order)
+            caught += bool(error)
+            console.print(f"{'caught' if error else 'NOT CAUGHT'}: {mutation.what}: {error}", markup=False)
+    console.print(f"{caught} of {len(chosen)} caught")
+    return int(caught < len(chosen))
 
 
-def _tried(copy: Path, mutation: Mutation, order: Order, console: Console) -> Tried:
-    started = time.monotonic()
-    with applied(copy, mutation):
-        document, tail = _played(copy, replace(order, sequences=order.sequences // 2, spark=False))
-        if order.spark and document is not None and not document["failed"]:
-            document, tail = _played(copy, order)
-    seconds = time.monotonic() - started
-    if document is None:
-        done = Tried(mutation.what, "UNCLEAR", 0, seconds, tail)
-    else:
-        failed = document["failed"]
-        how = _last_error(failed[0]) if failed else ""
-        done = Tried(mutation.what, "caught" if failed else "NOT CAUGHT", document["sequences"], seconds, how)
-    console.print(
-        f"{done.verdict} after {done.sequences} sequences, {seconds:.0f} s: {done.what}: {done.how}", markup=False
-    )
-    return done
+def _failure(copy: Path, order: Order) -> str:
+    """The error of the sequence that fails when the copy is played; empty if none does.
 
-
-def _played(copy: Path, order: Order) -> tuple[dict[str, Any] | None, str]:
-    """The result of playing in the copy; None if it did not run to an end. And the end of the output."""
+    Raises:
+        RuntimeError: it was not played to an end.
+    """
     options = ["--sequences", order.sequences, "--steps", order.steps, "--seed", order.seed, "--jobs", 1, "--no-shrink"]
     options += ["--writers", "both" if order.spark else "pyiceberg", "--output", "json"]
     command = [sys.executable, "-m", "tests.ledger", *map(str, options)]
     done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=False)
     try:
-        document: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return None, (done.stdout + done.stderr)[-2000:]
-    return document, ""
-
-
-def _last_error(text: str) -> str:
-    """The line of a traceback that names the error."""
-    lines = [line for line in text.splitlines() if "Error" in line.partition(":")[0] and not line.startswith(" ")]
-    return lines[-1][:160] if lines else text[-160:]
-
-
-def _show(console: Console, tried: list[Tried]) -> None:
-    table = Table("broken", "", "sequences", "s", "how")
-    for each in tried:
-        style = "green" if each.caught else "bold red"
-        table.add_row(each.what, f"[{style}]{each.verdict}[/]", str(each.sequences), f"{each.seconds:.0f}", each.how)
-    console.print(table)
-    console.print(f"{sum(each.caught for each in tried)} of {len(tried)} caught")
+        failed = json.loads(done.stdout)["failed"]
+    except ValueError as error:
+        raise RuntimeError((done.stdout + done.stderr)[-2000:]) from error
+    lines = failed[0].splitlines() if failed else []
+    named = [line for line in lines if "Error" in line.partition(":")[0] and not line.startswith(" ")]
+    return (named or lines or [""])[-1][:160]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.benchmarks.fleet.catalog_calls import by_kind
 from tests.benchmarks.fleet.latency import Spread
 from tests.benchmarks.fleet.processes import settle
 from tests.benchmarks.fleet.site import CATALOG, Service, Site
-from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.tables import SCHEMA, small_files
 from tests.benchmarks.fleet.waits import counted_at, first_counts, wait_until
 
@@ -29,7 +29,7 @@ PAUSE_SECONDS = 3.0
 STAGES = ("plan_seconds", "rewrite_seconds", "commit_seconds")
 
 
-def due_commits(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str, Any]:
+def due_commits(site: Site, sizes: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Commit → compacted of single commits, one after the other; real data files in tables that are acted on."""
     sections: dict[str, Any] = {
         "tables": {"include": [f"{NAMESPACE}.*"]},
@@ -64,7 +64,7 @@ def due_commits(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[st
         }
 
 
-def _tables(site: Site, sizes: Sizes) -> list[Table]:
+def _tables(site: Site, sizes: Namespace) -> list[Table]:
     """Tables whose partitions each have one file too few."""
     site.catalog.create_namespace_if_not_exists(NAMESPACE)
     parts = range(-(-sizes.due_commits // sizes.due_tables))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from tests.benchmarks.fleet.commits import commits_of
 from tests.benchmarks.fleet.latency import batches, latencies
 from tests.benchmarks.fleet.processes import Memory, machine_seconds, peaks, settle
 from tests.benchmarks.fleet.site import CATALOG, Service, Site, interleaved
-from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.waits import LOOK_SECONDS, drained, first_counts
 
 SHARED = ("a", "c", "e")
@@ -26,7 +26,7 @@ class FleetCases:
     """The chosen cases, run one after the other. `say` prints a line of progress, `results` takes what each found."""
 
     site: Site
-    sizes: Sizes
+    sizes: Namespace
     say: Callable[[str], None]
     results: dict[str, Any]
 

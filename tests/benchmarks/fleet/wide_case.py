@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from tests.benchmarks.fleet.catalog_calls import by_kind
 from tests.benchmarks.fleet.processes import DRIVER, JVM, Memory, Peaks, peaks, settle
 from tests.benchmarks.fleet.site import CATALOG, Service, Site
-from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.waits import counted_at, wait_until
 from tests.integration.service_process import ROOT
 
@@ -24,7 +24,7 @@ IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 600.0
 
 
-def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str, Any]:
+def wide_table(site: Site, sizes: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """The service starts without tables; then the table appears, and is counted and swept."""
     name = (NAMESPACE, f"t{sizes.wide_partitions}")
     location = _made(site, name, sizes.wide_partitions, say)
