@@ -120,7 +120,7 @@ bench-memory: setup ## Peak memory of a splice of 10 GB and of an encode
 bench-decode-once: setup ## 500 commits into one bucket: how often a byte is decoded and copied
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_decode_once
 
-bench-planning: setup ## Planning a table of a million files, beside PyIceberg, Java and Spark (ARGS="--help")
+bench-planning: setup ## Planning a table of a million files, beside Java and Spark (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_planning $(ARGS)
 
 bench-equality-deletes: setup ## What 1 to 100 equality delete files cost a scan in Spark and PyIceberg (ARGS="--help")

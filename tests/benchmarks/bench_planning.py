@@ -1,27 +1,21 @@
-"""Planning a table of a million files, beside PyIceberg, Iceberg's Java and Spark's `files` table, in one run.
+"""Planning a table of a million files, beside Iceberg's Java and Spark's `files` table, in one run.
 
 The metadata is written by Iceberg's own writers, with 20 columns of statistics; the data files do not exist. "Cold"
 means that nothing of the table is decoded yet; its bytes are in the page cache, for everybody alike. Medians.
 
-    python -m tests.benchmarks.bench_planning [--manifests 1000] [--rounds 5] [--delay-ms 50] [--skip-pyiceberg]
+    python -m tests.benchmarks.bench_planning [--manifests 1000] [--rounds 5] [--delay-ms 50]
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from compactor.events import Event, ManifestsRead
-from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.planning.plan_table import Request, TablePlan, plan_table
@@ -58,56 +52,19 @@ def plan(table: PlanningTable, cache: ManifestCache, request: Request = REQUEST)
     return plan_table(table.view, PolicyValues(), cache, request)
 
 
-def inflate(view: TableView) -> None:
-    """What nobody can do without: read the manifests and inflate them, with zlib, on every core."""
-
-    def one(path: str) -> int:
-        content = Path(path.removeprefix("file:")).read_bytes()
-        return sum(len(zlib.decompress(block, -15)) for block in blocks(content))
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, [manifest.manifest_path for manifest in view.manifests()]))
-
-
-def blocks(content: bytes) -> Sequence[bytes]:
-    """The deflated blocks of an Avro file."""
-    at = content.index(b"avro.schema")
-    sync = content[-16:]
-    at = content.index(sync, at) + len(sync)
-    found = []
-    while at < len(content):
-        for _ in range(2):  # number of records, then bytes
-            value = shift = 0
-            while True:
-                byte = content[at]
-                at += 1
-                value |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            length = value >> 1
-        found.append(content[at : at + length])
-        at += length + len(sync)
-    return found
-
-
-def cold(table: PlanningTable, count: int, console: Console, *, with_pyiceberg: bool) -> float:
+def cold(table: PlanningTable, count: int, console: Console) -> float:
     """Everybody in turn, round by round; returns firnline's seconds."""
     entries = table.manifests * FILES
     work: dict[str, Callable[[], object]] = {
-        "inflating alone": lambda: inflate(table.view),
         "firnline plan": lambda: plan(table, ManifestCache(MEMORY)),
         "Iceberg Java planFiles": table.java_plan,
         "Spark files table": table.spark_files,
     }
     middle = medians(rounds(work, count))
-    if with_pyiceberg:
-        loaded = table.catalogs.catalog("lake").load_table(table.name.identifier)
-        middle["PyIceberg plan_files (once)"], _ = timed(lambda: sum(1 for _ in loaded.scan().plan_files()))
     ours = middle["firnline plan"]
     rows = [(name, each, f"{entries / each:,.0f}", each / ours) for name, each in middle.items()]
     show(console, f"{entries:,} entries", ("cold", "seconds", "entries/s", "firnline is faster by"), rows)
-    console.print("goals: PyIceberg 20, Java 1, Spark 1; inflating not below 0.33")
+    console.print("goals: Java 1, Spark 1")
     return ours
 
 
@@ -162,21 +119,11 @@ def far_away(table: PlanningTable, folder: Path, delay: float, console: Console)
     )
 
 
-def memory(table: PlanningTable, folder: Path, console: Console) -> None:
-    """In a process of its own: after planning a table of one manifest, then this one."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.planning_memory", str(folder), str(table.name), str(MEMORY)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    console.print(answer.stdout.strip() + " (goal 400)")
-
-
 def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--manifests", type=int, default=1000, help=f"of {FILES:,} files each")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--delay-ms", type=float, default=50)
-    parser.add_argument("--skip-pyiceberg", action="store_true", help="it takes minutes")
     options = parser.parse_args()
     with bench_folder(options.folder) as (folder, console):
         table = PlanningTable.make(folder, PARTITIONS)
@@ -184,10 +131,9 @@ def main() -> None:
         size = sum(manifest.manifest_length for manifest in table.view.manifests())
         console.print(f"{options.manifests:,} manifests, {size / 1e6:,.0f} MB, written in {taken:.0f} s")
         collect_rarely()  # as the command line does
-        cold_seconds = cold(table, options.rounds, console, with_pyiceberg=not options.skip_pyiceberg)
+        cold_seconds = cold(table, options.rounds, console)
         warm(table, options.rounds, folder, cold_seconds, console)
         one_partition(table, console)
-        memory(table, folder, console)
         far_away(table, folder / "s3", options.delay_ms / 1000, console)
 
 

@@ -31,11 +31,8 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
     _StrictMetricsEvaluator,
-    expression_evaluator,
-    rewrite_not,
 )
 from pyiceberg.manifest import DataFile
-from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType, StringType, UUIDType
 
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge
@@ -43,12 +40,10 @@ from tests.properties.column_files import (
     COLUMN,
     EVERY_KIND_WITH_LITERALS,
     MAPS,
-    file_lists,
     is_nan,
     missing,
     natural,
     schema_of,
-    write,
 )
 from tests.properties.examples import examples
 
@@ -84,11 +79,6 @@ def comparisons(name, field_type, values):
             st.builds(lambda kind, text: kind(name, text), st.sampled_from([StartsWith, NotStartsWith]), prefixes)
         )
     return st.one_of(choices)
-
-
-def row_filter(schema, predicate):
-    """Row semantics of a scan: NOT is pushed to the leaves first, so that NOT (x < 1) does not match a null."""
-    return expression_evaluator(schema, rewrite_not(predicate), case_sensitive=True)
 
 
 def distinct(literals):
@@ -131,25 +121,3 @@ def test_readers_conclude_no_more_from_the_merged_file_than_from_every_input(kin
     all_match = _StrictMetricsEvaluator(schema, predicate).eval
     assert might_match(merged) or not any(might_match(file) for file in files)
     assert all(all_match(file) for file in files) or not all_match(merged)
-
-
-@EVERY_KIND_WITH_LITERALS
-@settings(deadline=None, max_examples=examples(60))
-@given(data=st.data())
-def test_no_file_with_a_matching_row_is_pruned(kind, data):
-    files = data.draw(file_lists(kind, exact=True).filter(lambda files: any(file.rows for file in files)))
-    files = [write(kind.field_type, file.rows, natural, data.draw(st.none() | st.integers(1, 4))) for file in files]
-    schema = schema_of(kind.field_type)
-    merged = data_file(merge([file.metrics for file in files], schema))
-    rows = [value for file in files for value in file.rows]
-    near = st.sampled_from([*rows, None]).filter(lambda value: not missing(value)) if any_value(rows) else kind.values
-    predicate = data.draw(predicates(comparisons("c", kind.field_type, near | kind.values)))
-    matches = row_filter(schema, predicate)
-    if any(matches(Record(value)) for value in rows):
-        assert _InclusiveMetricsEvaluator(schema, predicate).eval(merged)
-    if not all(matches(Record(value)) for value in rows):
-        assert not _StrictMetricsEvaluator(schema, predicate).eval(merged)
-
-
-def any_value(rows):
-    return any(not missing(value) for value in rows)
