@@ -70,18 +70,12 @@ def test_a_commit_of_a_run_may_follow_as_long_as_the_limit_is_not_reached() -> N
     assert not may_follow([first_part], 3, "another run")
 
 
-@pytest.mark.parametrize(("kinds", "left"), [((), 2), (("files",), 1), (("files", "deletes"), 0), (("files",) * 3, 0)])
-def test_a_limit_has_no_time(kinds: tuple[str, ...], left: int) -> None:
-    end = tail("append", *kinds)
-    assert end.commits_left(2) == left
-    assert end.commits_left(None) is None
-    wait = end.wait_seconds(manifests=False, most=2, seconds=0, now=1e9)
-    assert wait == (0 if left else math.inf)
-
-
 @pytest.mark.parametrize(
     ("kinds", "listed", "left"),
     [
+        (("append",), None, 2),
+        (("append", "files"), None, 1),
+        (("append", "files", "files", "files"), None, 0),
         (("append", "files"), 1, 0),  # Nessie lists the newest alone, and so does a table after `retain_last` 1
         (("append", "files", "files"), 2, 0),
         (("append", "files"), 2, 1),
@@ -90,8 +84,8 @@ def test_a_limit_has_no_time(kinds: tuple[str, ...], left: int) -> None:
         (("files", "append", "files"), 2, 1),
     ],
 )
-def test_replaces_that_the_table_does_not_list_may_be_as_many_as_the_limit(
-    kinds: tuple[str, ...], listed: int, left: int
+def test_a_limit_has_no_time_and_replaces_that_the_table_does_not_list_may_be_as_many(
+    kinds: tuple[str, ...], listed: int | None, left: int
 ) -> None:
     end = tail(*kinds, listed=listed)
     assert end.commits_left(2) == left
