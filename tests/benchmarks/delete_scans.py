@@ -8,7 +8,6 @@ Iceberg extension runs in an environment of its own, because the extension exist
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -22,19 +21,15 @@ from compactor.iceberg.tables import Catalogs
 from compactor.table_names import TableName
 from tests.benchmarks.harness import rounds, show_pairs
 from tests.conftest import Lake
+from tests.correctness.other_readers import CONNECTED, DUCKDB, environment
 
 ROUNDS = 5
 GOAL = 1.10
-DUCKDB = ("duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5")
-DUCKDB_READER = """
-import glob, os, sys, time
-import duckdb, duckdb_extension_avro, duckdb_extension_iceberg
-connection = duckdb.connect(config={"allow_unsigned_extensions": True})
-for module in (duckdb_extension_avro, duckdb_extension_iceberg):
-    folder = os.path.dirname(module.__file__)
-    (path,) = glob.glob(folder + "/**/*.duckdb_extension", recursive=True)
-    connection.execute(f"LOAD '{path}'")
-connection.execute("SET enable_progress_bar = false")
+DUCKDB_READER = (
+    CONNECTED
+    + """
+import time
+connection = connected()
 for line in sys.stdin:
     metadata, snapshot = line.split()
     scan = f"iceberg_scan('{metadata}', snapshot_from_id = {snapshot})"
@@ -42,6 +37,7 @@ for line in sys.stdin:
     rows = connection.execute(f"SELECT count(*), sum(hash(columns(*))) FROM {scan}").fetchone()
     print("read", time.perf_counter() - started, rows[0], flush=True)
 """
+)
 
 
 @dataclass(frozen=True)
@@ -101,10 +97,7 @@ def _pyiceberg(catalogs: Catalogs, name: TableName, snapshot: int) -> tuple[floa
 def _duckdb(folder: Path, tables: Rewritten) -> AbstractContextManager[Read]:
     @contextmanager
     def reader() -> Any:
-        python = folder / "duckdb" / "bin" / "python"
-        if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", folder / "duckdb"], check=True)
-            subprocess.run([python, "-m", "pip", "install", "-q", *DUCKDB], check=True)
+        python = environment(folder / "duckdb", DUCKDB)
         with subprocess.Popen(
             [python, "-c", DUCKDB_READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +18,27 @@ from typing import Any
 
 from compactor.locations import plain_path
 
-PACKAGES = (
-    "duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5", "polars==2.1.0", "chdb==4.4.0",
-    "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0",
-)  # fmt: skip
+DUCKDB = ("duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5")
+PACKAGES = (*DUCKDB, "polars==2.1.0", "chdb==4.4.0", "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0")
 READERS = ("duckdb", "polars", "clickhouse", "daft")
-SCRIPT = """
+CONNECTED = """
 import glob, json, os, sys
 
-def by_duckdb(metadata, columns):
+def connected():
     import duckdb, duckdb_extension_avro, duckdb_extension_iceberg
     connection = duckdb.connect(config={"allow_unsigned_extensions": True})
     for module in (duckdb_extension_avro, duckdb_extension_iceberg):
         (path,) = glob.glob(os.path.dirname(module.__file__) + "/**/*.duckdb_extension", recursive=True)
         connection.execute(f"LOAD '{path}'")
     connection.execute("SET enable_progress_bar = false")
-    return connection.execute(f"SELECT {', '.join(columns)} FROM iceberg_scan('{metadata}')").fetchall()
+    return connection
+"""
+"""A connection of DuckDB with its Iceberg extension."""
+SCRIPT = (
+    CONNECTED
+    + """
+def by_duckdb(metadata, columns):
+    return connected().execute(f"SELECT {', '.join(columns)} FROM iceberg_scan('{metadata}')").fetchall()
 
 def by_polars(metadata, columns):
     import polars
@@ -63,6 +68,7 @@ for line in sys.stdin:
     sys.__stdout__.write(json.dumps(answer) + "\\n")
     sys.__stdout__.flush()
 """
+)
 
 
 @dataclass(frozen=True)
@@ -81,15 +87,20 @@ class OtherReaders:
         return answer.get("error") or [tuple(row) for row in answer["rows"]]
 
 
-@contextmanager
-def other_readers(folder: Path) -> Iterator[OtherReaders]:
-    """Make the environment in `folder` unless it is there, and start the process."""
+def environment(folder: Path, packages: Sequence[str]) -> Path:
+    """The Python of an environment with these packages, made in `folder` unless it is there."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+    return python
+
+
+@contextmanager
+def other_readers(folder: Path) -> Iterator[OtherReaders]:
+    """Start the process."""
     with subprocess.Popen(
-        [python, "-c", SCRIPT],
+        [environment(folder, PACKAGES), "-c", SCRIPT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
