@@ -108,9 +108,7 @@ class LeaseHolder:
         lease = decode(content) if content is not None else None
         self._watch = self._watch.sees(content, now)
         dead = lease is not None and lease.owner.is_dead() is True
-        ours = (
-            lease is not None and lease.holder == self._mine.holder
-        )  # an earlier try took it, and its answer was lost
+        ours = lease is not None and lease.holder == self._mine.holder  # an earlier try's answer was lost
         if ours or self._watch.may_take(lease, now, owner_dead=dead):
             return self._take(lease, version)
         self._waiting = f"standby: {lease or 'the holder of a lease that cannot be read is active'}"

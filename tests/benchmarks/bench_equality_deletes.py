@@ -12,11 +12,9 @@ reads every column. `cpu` is the processor time of Spark's JVM, in steps of 10 m
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from rich.console import Console
 
+from tests.benchmarks.fleet.processes import processor_seconds
 from tests.benchmarks.harness import bench_folder, local_lake, options_of, show, timed
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
@@ -32,7 +31,6 @@ BYTES_PER_ROW = 100
 TEN = 10
 WARM_UP = 2
 EXECUTOR_CACHE = "spark.sql.iceberg.executor-cache.enabled"  # on in Spark, off in sessions of firnline
-USER_TICKS, SYSTEM_TICKS = 11, 12  # of /proc/PID/stat, counted from the field after the name
 SCANS = {
     "sum": "SELECT sum(amount) FROM {}",
     "all": "SELECT sum(amount), max(day), count(kind), max(note), max(code), sum(id) FROM {}",
@@ -165,9 +163,7 @@ def _scan(lake: Lake, state: TableState, query: str) -> tuple[float, float]:
 
 def _cpu_seconds(jvm: Any) -> float:
     """Processor time of Spark's JVM so far."""
-    name = str(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName())
-    fields = Path(f"/proc/{name.partition('@')[0]}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
+    return processor_seconds(int(jvm.java.lang.ProcessHandle.current().pid()))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from statistics import median
 
 from deploy.demo.local_process import free_port, local_process
 from deploy.demo.rest_catalog import answers
+from tests.benchmarks.fleet.processes import processor_seconds
 
 LISTS = "list namespaces"
 LOADS = "load table"
@@ -92,9 +92,9 @@ def proxy_cost(log: CallLog, upstream: str, calls: int = 300) -> ProxyCost:
     pid = int((log.file.parent / "proxy.pid").read_text())
     _call_times(upstream, calls)  # the server's first calls are slow
     direct = median(_call_times(upstream, calls))
-    before = _processor_seconds(pid)
+    before = processor_seconds(pid)
     through = median(_call_times(log.uri, calls))
-    used = _processor_seconds(pid) - before
+    used = processor_seconds(pid) - before
     return ProxyCost((through - direct) * 1000, used / calls * 1000)
 
 
@@ -109,8 +109,3 @@ def _call_times(uri: str, calls: int) -> list[float]:
         found.append(time.perf_counter() - started)
     connection.close()
     return found
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

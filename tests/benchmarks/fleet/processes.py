@@ -37,7 +37,7 @@ class Tree:
     """
 
     root: int
-    _used: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    _used: dict[tuple[int, str], tuple[str, float]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -74,10 +74,10 @@ class Tree:
             for pid in self.pids():
                 with suppress(OSError):
                     stat = _fields(Path(f"/proc/{pid}/stat"))
-                    self._used[pid, stat[19]] = (self._name(pid), int(stat[11]) + int(stat[12]))
+                    self._used[pid, stat[19]] = (self._name(pid), processor_seconds(pid))
             found: dict[str, float] = defaultdict(float)
-            for name, ticks in self._used.values():
-                found[name] += ticks / TICKS
+            for name, seconds in self._used.values():
+                found[name] += seconds
             return dict(found)
 
     def memory(self, *, shared: bool = True) -> dict[str, Memory]:
@@ -148,6 +148,12 @@ def machine_seconds() -> float:
     """Processor time of all processes of the machine: it tells whether others worked beside a measurement."""
     user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(map(int, (user, nice, system, irq, softirq))) / TICKS
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of one process so far."""
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def _fields(stat: Path) -> list[str]:

@@ -145,7 +145,6 @@ class Pattern:
     metadata: str
     location: str
     manifests: AvroRecords
-    list_name: str
 
     @classmethod
     def of(cls, metadata_location: str) -> Pattern:
@@ -153,7 +152,7 @@ class Pattern:
         tree = json.loads(text)
         head = snapshot_of(tree)
         listed = AvroRecords.read(Path(plain_path(head["manifest-list"])))
-        return cls(text, tree["location"], listed, head["manifest-list"])
+        return cls(text, tree["location"], listed)
 
     def copy(self, folder: Path) -> str:
         """Make a table in `folder`; returns its metadata location."""

@@ -35,7 +35,7 @@ from streaming.intake.event_query import HEARD_SCHEMA, EventDecoder, heard_of
 from streaming.intake.event_sources import EventSources
 from streaming.wiring import Rewriting, rewriting
 from tests.benchmarks.bench_s3 import parquet_file
-from tests.benchmarks.fleet.processes import DRIVER, JVM, TICKS, WORKERS, Tree
+from tests.benchmarks.fleet.processes import DRIVER, JVM, WORKERS, Tree, processor_seconds
 from tests.benchmarks.fleet.tables import Shape
 from tests.benchmarks.scale.measured import CATALOG
 from tests.benchmarks.scale.measured_looks import catalog
@@ -55,10 +55,6 @@ class Used:
     driver: float
     jvm: float
     workers: float
-
-    @property
-    def total(self) -> float:
-        return self.driver + self.jvm + self.workers
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,7 @@ class Processors:
         """The REST server's time: it is a child of this process, and no part of firnline."""
         for pid in self.tree.pids():
             if SERVER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                return (int(fields[11]) + int(fields[12])) / TICKS
+                return processor_seconds(pid)
         return 0.0
 
 
