@@ -19,7 +19,7 @@ have a service of their own each, and as much to do as their sizes say: begin wi
 published the first count of the table at that commit or a later one. It is split by the catalog's calls, as the proxy
 saw them: until the call that found the commit, the call, from its answer to the ledger.
 
-    python -m tests.benchmarks.bench_fleet a c --tables 1000 --folder DIR [--output json]
+    python -m tests.benchmarks.bench_fleet a c --tables 1000 --folder DIR
 
 With --folder, the tables and their commits are kept there, and the next run begins at once.
 """
@@ -57,10 +57,7 @@ def main() -> None:
         try:
             _run(options, folder, scratch, console, results)
         finally:  # what was measured before an error is worth its minutes
-            if options.output == "json":
-                print(json.dumps(results, default=_plain))
-            else:
-                show(results, Console(width=140, highlight=False))
+            show(results, Console(width=140, highlight=False))
 
 
 def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Console, results: dict[str, Any]) -> None:
@@ -98,7 +95,6 @@ def _options() -> argparse.Namespace:
     sizes.add_argument("--wide-partitions", type=int, default=1_000_000, help="d: partitions of the one table.")
     sizes.add_argument("--due-commits", type=int, default=200, help="h: commits, one after the other.")
     sizes.add_argument("--due-tables", type=int, default=4, help="h: tables that they are spread over.")
-    parser.add_argument("--output", choices=["text", "json"], default="text")
     options = parser.parse_args()
     options.busy_tables = min(options.busy_tables, options.tables)
     options.cases = options.cases or list(SHARED)
@@ -130,12 +126,6 @@ def _text(value: Any) -> str:
         shown = {key.replace("_", " "): _text(each) for key, each in value.items()}
         return ", ".join(f"{key} ({each})" if "," in each else f"{key} {each}" for key, each in shown.items())
     return str(value)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(type(value))
 
 
 if __name__ == "__main__":

@@ -140,10 +140,9 @@ def small_files(parts: Iterable[int], first: int, rows: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A table to copy: its metadata as text, its location, and its current manifests."""
+    """A table to copy: its metadata as text, and its current manifests."""
 
     metadata: str
-    location: str
     manifests: AvroRecords
 
     @classmethod
@@ -152,7 +151,7 @@ class Pattern:
         tree = json.loads(text)
         head = snapshot_of(tree)
         listed = AvroRecords.read(Path(plain_path(head["manifest-list"])))
-        return cls(text, tree["location"], listed)
+        return cls(text, listed)
 
     def copy(self, folder: Path) -> str:
         """Make a table in `folder`; returns its metadata location."""
