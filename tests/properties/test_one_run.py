@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -84,16 +83,6 @@ def test_files_of_60_to_75_percent_become_pairs_in_one_run(sizes: list[int], str
     outcome = sizes_after_one_run(found_of(*sizes), rules)
     assert len(outcome) <= (len(sizes) + 1) // 2
     assert sum(size < 750 for size in outcome) <= len(sizes) % 2
-
-
-@pytest.mark.parametrize("strategy", ["tiered", "threshold"])
-@pytest.mark.parametrize("size", range(600, 750, 10))
-@pytest.mark.parametrize("files", [5, 6, 7, 11, 12, 30])
-def test_equal_files_become_as_many_pairs_as_there_are(files: int, size: int, strategy: str) -> None:
-    rules = policy_of(PolicyValues(strategy=strategy), FileSizes(TARGET, 750))
-    outcome = sizes_after_one_run(found_of(*[size] * files), rules)
-    three = size == 600 and files % 2
-    assert outcome == sorted([2 * size] * (files // 2 - three) + ([3 * size] if three else [size] * (files % 2)))
 
 
 def test_thresholds_count_in_each_file_group_and_not_in_the_partition() -> None:

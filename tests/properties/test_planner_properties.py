@@ -309,20 +309,6 @@ def test_outputs_are_healthy(sizes: list[int]) -> None:
     assert sum(output < 0.75 * TARGET for output in outputs) <= 1
 
 
-def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> None:
-    target = 1024 * MEBIBYTE
-    serial = count()
-    partitions = {
-        PartitionKey(0, f"[{bucket}]"): LiveFiles.of([data_file(next(serial), 36 * MEBIBYTE) for _ in range(28)])
-        for bucket in range(4)
-    }
-    inventory = inventory_with(partitions)
-    plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
-    assert [(group.bucket, [len(task) for task in group.tasks]) for group in plan.groups] == [
-        (bucket, [28]) for bucket in range(4)
-    ]
-
-
 @given(files(most=30), values(), st.sampled_from(["tiered", "threshold"]), st.booleans(), st.booleans())
 @example(
     tuple(data_file(number, 600, [5]) for number in range(5)), PolicyValues(max_file_group_size=700), "threshold",

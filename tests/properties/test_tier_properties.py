@@ -18,7 +18,7 @@ from compactor.planning.delete_rules import DeleteRules, saving
 from compactor.planning.policy import ThresholdPolicy
 from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
-from compactor.whatif.simulation import Arrival, Outcome, bursts, regular, replay
+from compactor.whatif.simulation import Arrival, Outcome, regular, replay
 from tests.properties.examples import examples
 from tests.properties.planning import counted, data_file, delete_file
 
@@ -187,13 +187,6 @@ def test_what_a_plan_declined_is_due_again_when_time_has_made_more_of_it(
         assert not at_first.due or at_first.why != later.why
 
 
-@pytest.mark.parametrize(("files", "due"), [(7, False), (8, True)])
-def test_equal_files_are_due_when_there_are_as_many_as_the_growth_factor(files: int, due: bool) -> None:
-    found = tuple(data_file(number, 20) for number in range(files))
-    assert bool(tiered().choose(found).files) == due
-    assert not tiered().judge(counted(found[:6], SIZES)).due
-
-
 def test_a_file_with_too_many_deletes_is_due_by_itself_and_small_ones_only_if_they_pay() -> None:
     heavy, light = data_file(0, 900, [40]), tuple(data_file(number, 20) for number in range(1, 4))
     assert tiered().choose((heavy, *light)).files == (heavy,)
@@ -256,11 +249,6 @@ def test_a_small_file_with_many_deletes_goes_alone_where_no_writer_commits_any_m
     rules = TieredPolicy(PolicyValues(settle_after_seconds=600), LARGE)
     assert rules.choose(small_files(90), 599.0).files == ()
     assert rules.choose(small_files(90), 600.0).files == small_files(90)
-
-
-def test_a_file_that_is_not_small_is_due_by_its_own_deletes() -> None:
-    large = data_file(0, 500 * MEBIBYTE, [40])
-    assert TieredPolicy(PolicyValues(), LARGE).choose((large, *small_files(0, 0))).files == (large,)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=40), st.sampled_from([0.0, 600.0]))
@@ -382,34 +370,19 @@ def test_a_hot_partition_is_left_alone_until_it_has_cooled(found: list[int], idl
 # --- ten thousand commits ---------------------------------------------------------------------------------------------
 
 
-def large(growth: float, *, every: int = 0, settle_after: float = math.inf, interval: float = 60.0) -> Outcome:
-    rules = ThresholdPolicy(PolicyValues(), LARGE) if every else tiered(growth, LARGE, min_input_files=5)
-    return replay(
-        regular(10_000, [MEBIBYTE], interval), rules, LARGE.is_small, every=every or 1, settle_after=settle_after
-    )
+def large(*, every: int = 0) -> Outcome:
+    rules = ThresholdPolicy(PolicyValues(), LARGE) if every else tiered(8, LARGE, min_input_files=5)
+    return replay(regular(10_000, [MEBIBYTE], 60.0), rules, LARGE.is_small, every=every or 1)
 
 
 def test_ten_thousand_commits_of_a_megabyte_cost_less_than_3_bytes_a_byte() -> None:
-    ours, often, seldom = large(8), large(8, every=10), large(8, every=60)
+    ours, often, seldom = large(), large(every=10), large(every=60)
     assert ours.write_amplification <= 2.73
     assert ours.mean_small_files <= 10.5
     assert ours.most_rewrites == 3
     assert often.write_amplification > 19
     assert 5 < often.mean_small_files < 6
     assert 29 < seldom.mean_small_files < 31
-
-
-def test_settling_after_every_one_of_ten_thousand_commits_stays_below_six_bytes_a_byte() -> None:
-    outcome = large(8, settle_after=3600, interval=7200)
-    assert outcome.write_amplification + outcome.settling < 6
-    assert outcome.mean_small_files < 6
-
-
-def test_bursts_are_settled_between_them() -> None:
-    pattern = list(bursts(3000, [MEBIBYTE], 60, 30, 7200))
-    outcome = replay(pattern, tiered(8, LARGE, min_input_files=5), LARGE.is_small, settle_after=3600)
-    assert outcome.write_amplification + outcome.settling < 5
-    assert outcome.bytes_settled
 
 
 # --- the age of small files -------------------------------------------------------------------------------------------
