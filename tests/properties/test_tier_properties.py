@@ -18,7 +18,7 @@ from compactor.planning.delete_rules import DeleteRules, saving
 from compactor.planning.policy import ThresholdPolicy
 from compactor.planning.tiered_policy import TieredPolicy, policy_of
 from compactor.settings.policy import PolicyValues
-from compactor.whatif.simulation import Arrival, Outcome, regular, replay
+from compactor.whatif.simulation import Arrival, Outcome, bursts, regular, replay
 from tests.properties.examples import examples
 from tests.properties.planning import counted, data_file, delete_file
 
@@ -383,6 +383,13 @@ def test_ten_thousand_commits_of_a_megabyte_cost_less_than_3_bytes_a_byte() -> N
     assert often.write_amplification > 19
     assert 5 < often.mean_small_files < 6
     assert 29 < seldom.mean_small_files < 31
+
+
+def test_bursts_are_settled_between_them() -> None:
+    pattern = list(bursts(3000, [MEBIBYTE], 60, 30, 7200))
+    outcome = replay(pattern, tiered(8, LARGE, min_input_files=5), LARGE.is_small, settle_after=3600)
+    assert outcome.write_amplification + outcome.settling < 5
+    assert outcome.bytes_settled
 
 
 # --- the age of small files -------------------------------------------------------------------------------------------
