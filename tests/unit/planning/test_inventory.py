@@ -6,15 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 
 from compactor.filters.where import bind_where
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.inventory import applies_within, take_inventory
+from compactor.planning.inventory import applies_within, prune_files, take_inventory
 from tests.properties.filters import partition_field, table_view
-from tests.properties.table_history import TableHistory
+from tests.properties.table_history import FIRST_UNREAL_ID, TableHistory
 
 BY_INT = PartitionSpec(partition_field("int", IdentityTransform(), 1000, "part"), spec_id=1)
 NOWHERE = PartitionSpec(spec_id=0)
@@ -54,3 +55,14 @@ def test_without_a_filter_all_deletes_are_accounted_for(tmp_path: Path) -> None:
     for where, accounted in [(None, 2), ("", 2), ("true", 2), ("category = 'a'", 1)]:
         inventory = take_inventory(view, ManifestCache(1 << 20), bind_where(view, where))
         assert len(inventory.deletes) == accounted
+
+
+@pytest.mark.parametrize(("where", "left"), [("id = 5", []), (f"id >= {FIRST_UNREAL_ID}", [2, 1])])
+def test_files_whose_bounds_rule_out_a_match_are_pruned(tmp_path: Path, where: str, left: list[int]) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10, 10])
+    history.append_unreal("b", [10])
+    view = history.view()
+    bound = bind_where(view, where)
+    pruned = prune_files(take_inventory(view, ManifestCache(1 << 20), bound), bound)
+    assert [len(files) for files in pruned.selected.values()] == left
