@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import Content, FileEntry
@@ -164,13 +165,9 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     misunderstood = misread(table, key, files)
     if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:
         return misunderstood.sentence
-    vectors_of = only(_is_vector)
+    vectors_of = only(attrgetter("is_deletion_vector"))
     found = (_contradiction(file, vectors_of(file.deletes)) for file in files if file.deletes)
     return next(filter(None, found), None)
-
-
-def _is_vector(delete: FileEntry) -> bool:
-    return delete.is_deletion_vector
 
 
 def _contradiction(file: LiveFile, vectors: Sequence[FileEntry]) -> str | None:
