@@ -36,7 +36,7 @@ from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.deletes.row_maps import bitmap
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
-from compactor.rewrite.tasks.task_input import search_task
+from compactor.rewrite.tasks.task_input import input_files
 from compactor.runs.key_searches import KeySearches, Outcome
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
@@ -250,7 +250,7 @@ class Converting:
         try:
             context.setJobGroup(self._run_id, f"firnline {self._table.name} conversion", True)
             outcome: FoundRows | Refusal | FirnlineError
-            (outcome,) = context.parallelize([search_task(self._table, files)], 1).map(attempt_search).collect()
+            (outcome,) = context.parallelize([input_files(self._table, files)], 1).map(attempt_search).collect()
         except Exception:
             size = searched_bytes(files, len(self._table.metadata.schema().column_names))
             self._charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known

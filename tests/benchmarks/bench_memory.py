@@ -23,10 +23,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from rich.console import Console
 
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
 from compactor.rewrite.encode.encode import EncodeTask
 from compactor.rewrite.splice.checks import SpliceLimits
-from compactor.rewrite.splice.splice import SpliceInput
 from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput
 from compactor.spark.session import WORKER_ENVIRONMENT
 from tests.benchmarks.harness import bench_folder, options_of
@@ -109,9 +108,9 @@ def spliced(folder: Path, row_groups: int, row_group: int, console: Console) -> 
     rows = write_file(first, row_group, 1, 0, "none")
     size = first.stat().st_size
     names = linked(first, row_groups)
-    inputs = tuple(SpliceInput(name, size) for name in names)
-    sources = tuple(EncodeInput(name, size, rows) for name in names)
-    splice = SpliceTask(inputs, sources, f"file://{output}", 0.0, SpliceLimits(), ())
+    inputs = tuple(EncodeInput(name, size, rows) for name in names)
+    files = InputFiles(inputs, table_schema().model_dump_json())
+    splice = SpliceTask(files, f"file://{output}", 0.0, SpliceLimits())
     console.print(f"{row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns")
     report(console, "splice", run_worker(TaskInput(splice, None), folder), size / MEGABYTE)
     console.print(f"  output {output.stat().st_size / 1e9:.1f} GB")
@@ -123,9 +122,10 @@ def encoded(folder: Path, files: int, row_group: int, console: Console) -> None:
     rows = write_file(tiny, row_group, 1, 5000, "zstd")
     size = tiny.stat().st_size
     encode = EncodeTask(
-        tuple(EncodeInput(name, size, rows) for name in linked(tiny, files)),
+        InputFiles(
+            tuple(EncodeInput(name, size, rows) for name in linked(tiny, files)), table_schema().model_dump_json()
+        ),
         f"file://{output}",
-        table_schema().model_dump_json(),
         properties=(("write.parquet.row-group-size-bytes", str(row_group)),),
     )
     console.print(f"{files} inputs of {size / MEGABYTE:.0f} MB in tiny row groups")

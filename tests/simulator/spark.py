@@ -12,8 +12,8 @@ from compactor.errors import GiveUpError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, check_same_deletes
-from compactor.rewrite.deletes.key_search import FoundRows, KeySearch
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles, check_same_deletes
+from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.deletes.row_maps import InputRows, in_order, packed
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
@@ -141,12 +141,12 @@ class Tasks:
         encode = work.encode
         if encode is None:
             raise NotImplementedError("only what the service asks for")
-        self._check(encode.inputs)
+        self._check(encode.files.inputs)
         chance, rows, places = self.world.chance, [], list[InputRows]()
-        deleted = {each.location: self._deleted(each) for each in encode.inputs}
+        deleted = {each.location: self._deleted(each) for each in encode.files.inputs}
         count = sum(map(len, deleted.values()))
         carries = work.splice is not None and chance.random() < 0.5 and (not count or chance.random() < 0.8)
-        for each in encode.inputs:
+        for each in encode.files.inputs:
             gone = deleted[each.location]
             content = self._rows(each)
             rows += [row for place, row in enumerate(content) if carries or place not in gone]
@@ -162,10 +162,10 @@ class Tasks:
             self._step("half written")
             file.write(data_bytes(rows))
             size = file.finish()
-        read = sum(each.records for each in encode.inputs)
+        read = sum(each.records for each in encode.files.inputs)
         metrics = ColumnMetrics(len(rows), {}, {}, {}, {}, {}, {})
         gone_rows = 0 if carries else count
-        written = EncodedFile(len(rows), gone_rows, read, metrics, size, inputs=in_order(places))
+        written = EncodedFile(len(rows), metrics, size, rows_deleted=gone_rows, inputs=in_order(places))
         return TaskResult(written, None, read, in_order(places))
 
     def _check(self, inputs: Sequence[EncodeInput]) -> None:
@@ -196,7 +196,7 @@ class Tasks:
             byte_store_for(each.path, PROPERTIES).size(each.path)  # as the task reads it
         return deleted_in(data, [*by_position, *by_value], self.world.store.files)
 
-    def _searched(self, work: KeySearch) -> FoundRows:
+    def _searched(self, work: InputFiles) -> FoundRows:
         self._check(work.inputs)
         by_value, by_position = {}, {}
         for each in work.inputs:
@@ -207,7 +207,7 @@ class Tasks:
                 places = _packed(found, rows, by_position=True)
                 if places:
                     by_position[each.location] = places
-        return FoundRows(by_value, by_position, 1, 1, 1, 1)
+        return FoundRows(by_value, by_position, 1, 1, 1)
 
 
 def _packed(deleted: Mapping[int, bool], rows: int, *, by_position: bool) -> bytes:

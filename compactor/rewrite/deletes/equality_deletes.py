@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -19,18 +19,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import parse_mapping_from_json
 from pyiceberg.types import NestedField
 
+from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
+from compactor.iceberg.opaque_types import parsed_schema
 from compactor.manifests.tails import of_all
 from compactor.planning.compared_columns import not_compared
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_ranges import Values
-from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions
-from compactor.rewrite.reading.files import FileReader, tables
+from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions, delete_refusal
+from compactor.rewrite.reading.files import WHOLE_FILE_BYTES, FileReader, tables
 from compactor.rewrite.reading.memory import UNPACKED_RATIO
-from compactor.rewrite.reading.schema import refused, written_schema
+from compactor.rewrite.reading.schema import WrittenSchema, refused, written_schema
 from compactor.storage.byte_store import ByteStore
+from compactor.storage.opening import byte_store_for
 
 LOOKUP_ROWS: Final = 1024 * 1024
 """Rows of data files per look-up. Each look-up costs a pass over the deletes."""
@@ -93,28 +97,83 @@ class EncodeInput:
             )
 
 
-def deletes_memory(inputs: Sequence[EncodeInput]) -> int:
-    """Bytes of memory that the deletes of these files take, estimated before any is read.
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """Data files of one partition, with their deletes and what is needed to read them.
 
-    Of a position delete file, or a file of vectors, only the positions of these files are kept.
+    Attributes:
+        inputs: In arrival order.
+        schema_json: The table's Iceberg schema at the planned snapshot.
+        partition_constants: (source field id, value) of identity partition fields, for files that lack the column.
+        name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
+        storage: FileIO properties.
+        vended: The credential, if the catalog vends it.
     """
-    by_value = set(of_all(each.equality_deletes for each in inputs))
-    by_position = set(of_all(each.position_deletes for each in inputs))
-    rows = sum(each.records for each in inputs if each.position_deletes)
-    positions = min(UNPACKED_RATIO * sum(each.size for each in by_position), _POSITION_BYTES * rows)
-    return UNPACKED_RATIO * sum(each.size for each in by_value) + positions
 
+    inputs: tuple[EncodeInput, ...]
+    schema_json: str
+    partition_constants: tuple[tuple[int, object], ...] = ()
+    name_mapping_json: str | None = None
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    vended: VendedCredential | None = None
 
-def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:
-    """Why `encode` cannot apply these delete files: `delete_file_format`, `equality_deletes`, or None."""
-    for delete in deletes:
-        if delete.file_format.lower() != PARQUET:
-            sentence = f"only Iceberg's own reader applies equality deletes in {delete.file_format}"
-            return Refusal(Reason.DELETE_FILE_FORMAT, sentence)
-        obstacle = not_compared(schema, delete.field_ids)
-        if obstacle is not None:
-            return Refusal(Reason.EQUALITY_DELETES, obstacle)
-    return None
+    @property
+    def schema(self) -> Schema:
+        """Raises RefusedError `type_not_supported` if PyIceberg does not know it."""
+        try:
+            return parsed_schema(self.schema_json)
+        except ValueError as error:
+            raise refused(Reason.TYPE_NOT_SUPPORTED, f"PyIceberg does not know this table's schema: {error}") from error
+
+    @property
+    def equality_deletes(self) -> list[EqualityDelete]:
+        """Of all files, each once."""
+        return list(dict.fromkeys(of_all(each.equality_deletes for each in self.inputs)))
+
+    @property
+    def position_deletes(self) -> Mapping[str, Sequence[DeleteFile]]:
+        """By data file."""
+        return {each.location: each.position_deletes for each in self.inputs}
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data files."""
+        return sum(each.size for each in self.inputs)
+
+    def store_for(self, location: str) -> ByteStore:
+        return byte_store_for(location, dict(self.storage), self.vended)
+
+    def reader(self, store: ByteStore, written: WrittenSchema, whole_bytes: int = WHOLE_FILE_BYTES) -> FileReader:
+        """Reads the files in this schema. `whole_bytes`: size up to which a file is fetched in one request."""
+        mapping = None if self.name_mapping_json is None else list(parse_mapping_from_json(self.name_mapping_json))
+        return FileReader(store, written, dict(self.partition_constants), mapping, whole_bytes)
+
+    @property
+    def deletes_memory(self) -> int:
+        """Bytes of memory that the deletes take, estimated before any is read.
+
+        Of a position delete file, or a file of vectors, only the positions of these files are kept.
+        """
+        by_position = set(of_all(self.position_deletes.values()))
+        rows = sum(each.records for each in self.inputs if each.position_deletes)
+        positions = min(UNPACKED_RATIO * sum(each.size for each in by_position), _POSITION_BYTES * rows)
+        return UNPACKED_RATIO * sum(each.size for each in self.equality_deletes) + positions
+
+    def deletes_refusal(self) -> Refusal | None:
+        """Why the deletes cannot be applied here: `delete_file_format`, `equality_deletes`, or None. Reads no file.
+
+        Raises:
+            RefusedError: as `schema`.
+        """
+        found, schema = delete_refusal(of_all(self.position_deletes.values())), self.schema
+        for delete in () if found else self.equality_deletes:
+            if delete.file_format.lower() != PARQUET:
+                sentence = f"only Iceberg's own reader applies equality deletes in {delete.file_format}"
+                return Refusal(Reason.DELETE_FILE_FORMAT, sentence)
+            obstacle = not_compared(schema, delete.field_ids)
+            if obstacle is not None:
+                return Refusal(Reason.EQUALITY_DELETES, obstacle)
+        return found
 
 
 class EqualityDeletes:
@@ -202,17 +261,6 @@ def check_same_deletes(files: Sequence[EncodeInput]) -> None:
             )
 
 
-def all_rows(reader: FileReader, files: Iterable[EncodeInput]) -> Iterator[Piece]:
-    """The rows of the files to which equality deletes apply. `reader` reads the compared columns."""
-    for file in files:
-        if file.equality_deletes:
-            position = 0
-            opened, plan, projection = reader.open(file.location, file.size)
-            for table in tables(opened, file.location, plan.columns):
-                yield file, position, projection.apply(table)
-                position += table.num_rows
-
-
 def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Lists of pieces with about `LOOKUP_ROWS` rows together."""
     part: list[Piece] = []
@@ -286,11 +334,11 @@ def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: S
     read: list[pa.Table] = []
     numbers: list[Numbers] = []
     for file in files:
-        opened, plan, projection = reader.open(file.location, file.size)
-        if any(column.position is None for column in projection.columns):
+        opened, plan = reader.open(file.location, file.size)
+        if any(column.position is None for column in plan.projection.columns):
             raise refused(Reason.EQUALITY_DELETES, f"{file.location} lacks a compared column")
         for table in tables(opened, file.location, plan.columns):
-            read.append(projection.apply(table))
+            read.append(plan.projection.apply(table))
             numbers.append(np.full(table.num_rows, file.sequence_number, dtype=np.int64))
     rows = pa.concat_tables(read) if read else written.arrow.empty_table()
     columns = tuple(_Column(name, _distinct(rows.column(name))) for name in rows.column_names)

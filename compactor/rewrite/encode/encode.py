@@ -9,38 +9,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
-from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
-from compactor.iceberg.opaque_types import parsed_schema
-from compactor.manifests.tails import of_all
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.deletes.equality_deletes import (
-    EncodeInput,
-    EqualityDeletes,
-    all_rows,
-    check_same_deletes,
-    compared_schema,
-    deletes_memory,
-    equality_refusal,
-    positions_by_equality,
-)
-from compactor.rewrite.deletes.position_deletes import (
-    NO_POSITIONS,
-    Positions,
-    delete_refusal,
-    deleted_positions,
-    kept_rows,
-)
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
+from compactor.rewrite.deletes.key_search import KeyRows
+from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions, kept_rows
 from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.options import (
     BROTLI,
@@ -55,40 +36,29 @@ from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter, most_me
 from compactor.rewrite.encode.written_metrics import metrics_modes
 from compactor.rewrite.parquet.footer import footer_in
 from compactor.rewrite.parquet.thrift import Struct
-from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
+from compactor.rewrite.reading.files import WHOLE_FILE_BYTES, data_bytes, open_parquet, tables
 from compactor.rewrite.reading.memory import LEAST_BYTES, HostMemory, this_host
-from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
+from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, written_schema
 from compactor.storage.byte_store import ByteStore
-from compactor.storage.opening import byte_store_for
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """Encode `inputs` into one file.
+    """Encode files into one file; the rows keep their order.
 
     Attributes:
-        inputs: In arrival order; the rows keep it.
+        files: The inputs.
         output: Location of the new file, which must not exist.
-        schema_json: The table's Iceberg schema at the planned snapshot.
-        partition_constants: (source field id, value) of identity partition fields, for files that lack the column.
-        name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
         properties: The table's properties.
-        storage: FileIO properties.
-        vended: The credential, if the catalog vends it.
         format_version: The table's.
         keep_row_lineage: Write `_row_id` and `_last_updated_sequence_number` (V3).
         sorted_field_ids: Columns of the table's sort order whose transforms keep order: they get bounds in every
             default metrics mode. The rows are not sorted.
     """
 
-    inputs: tuple[EncodeInput, ...]
+    files: InputFiles
     output: str
-    schema_json: str
-    partition_constants: tuple[tuple[int, object], ...] = ()
-    name_mapping_json: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
-    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    vended: VendedCredential | None = None
     format_version: int = 2
     keep_row_lineage: bool = False
     sorted_field_ids: tuple[int, ...] = ()
@@ -102,15 +72,13 @@ def encode_refusal(task: EncodeTask) -> Refusal | None:
     """
     if task.keep_row_lineage and task.format_version < ROW_LINEAGE_VERSION:
         return Refusal(Reason.ROW_LINEAGE_UNKNOWN, f"format version {task.format_version} has no row lineage")
-    if len({each.location for each in task.inputs}) < len(task.inputs):
+    if len(task.files.position_deletes) < len(task.files.inputs):
         return Refusal(Reason.DUPLICATE_INPUTS, "a data file is listed twice, so its rows would be duplicated")
     try:
         _written(task)
+        return task.files.deletes_refusal()
     except RefusedError as error:
         return error.refusal
-    by_position = of_all(each.position_deletes for each in task.inputs)
-    by_equality = of_all(each.equality_deletes for each in task.inputs)
-    return delete_refusal(by_position) or equality_refusal(_schema(task), by_equality)
 
 
 def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Refusal:
@@ -129,9 +97,8 @@ def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Re
     refusal = encode_refusal(task)
     if refusal is not None:
         return refusal
-    store = byte_store_for(task.output, dict(task.storage), task.vended)
     try:
-        return _Encoding(task, store).run(host or this_host())
+        return _Encoding(task).run(host or this_host())
     except RefusedError as error:
         return error.refusal
 
@@ -143,7 +110,7 @@ def encoded_schema(task: EncodeTask) -> tuple[Struct, ...]:
         RefusedError: as in `encode_refusal`.
     """
     file = io.BytesIO()
-    pq.ParquetWriter(file, written_schema(_schema(task), with_lineage=False).arrow, **SCHEMA_ARGUMENTS).close()
+    pq.ParquetWriter(file, written_schema(task.files.schema, with_lineage=False).arrow, **SCHEMA_ARGUMENTS).close()
     return footer_in(file.getvalue()).schema
 
 
@@ -166,56 +133,41 @@ class _Deleted:
         return InputRows(source.location, rows, 0, packed(by_position, rows), packed(by_value, rows))
 
 
-def _deleted(task: EncodeTask, store: ByteStore) -> _Deleted:
-    by_position = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
-    found: dict[str, Positions] = {}
-    deletes = dict.fromkeys(of_all(each.equality_deletes for each in task.inputs))
-    if deletes:
-        schema = _schema(task)
-        by_value = EqualityDeletes(store, schema, deletes)
-        compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
-        reader = FileReader(store, compared, dict(task.partition_constants), _mapping(task))
-        check_same_deletes(task.inputs)
-        found = positions_by_equality(all_rows(reader, task.inputs), by_value)
-    return _Deleted(by_position, found)
+def _deleted(files: InputFiles, store: ByteStore) -> _Deleted:
+    by_value = KeyRows(files, store, WHOLE_FILE_BYTES).deleted() if files.equality_deletes else {}
+    return _Deleted(deleted_positions(store, files.position_deletes), by_value)
 
 
 def _written(task: EncodeTask) -> WrittenSchema:
-    return written_schema(_schema(task), with_lineage=task.keep_row_lineage)
-
-
-def _schema(task: EncodeTask) -> Schema:
-    try:
-        return parsed_schema(task.schema_json)
-    except ValueError as error:
-        raise refused(Reason.TYPE_NOT_SUPPORTED, f"PyIceberg does not know this table's schema: {error}") from error
+    return written_schema(task.files.schema, with_lineage=task.keep_row_lineage)
 
 
 class _Encoding:
     """One output task while it is encoded."""
 
-    def __init__(self, task: EncodeTask, store: ByteStore) -> None:
+    def __init__(self, task: EncodeTask) -> None:
         self._task = task
-        self._store = store
+        self._files = task.files
+        self._store = task.files.store_for(task.output)
         self._deleted = _Deleted({}, {})
         self._written = _written(task)
-        self._reader = FileReader(store, self._written, dict(task.partition_constants), _mapping(task))
+        self._reader = task.files.reader(self._store, self._written)
         self._rows_read = 0
         self._rows_deleted = 0
 
     def run(self, host: HostMemory) -> EncodedFile:
         properties = self._properties()
-        options = writer_options(self._written, properties, sum(each.records for each in self._task.inputs))
-        deletes = deletes_memory(self._task.inputs)
-        wanted = deletes + most_memory(options, sum(each.size for each in self._task.inputs))
+        options = writer_options(self._written, properties, sum(each.records for each in self._files.inputs))
+        deletes = self._files.deletes_memory
+        wanted = deletes + most_memory(options, self._files.size)
         with host.reserved(wanted) as reserved:
-            self._deleted = _deleted(self._task, self._store)
+            self._deleted = _deleted(self._files, self._store)
             if reserved < wanted:
                 options = row_groups_within(options, max(LEAST_BYTES, reserved - deletes))
             return self._run(options, properties)
 
     def _run(self, options: WriterOptions, properties: dict[str, str]) -> EncodedFile:
-        modes = metrics_modes(_schema(self._task), self._written.leaves, properties, self._task.sorted_field_ids)
+        modes = metrics_modes(self._files.schema, self._written.leaves, properties, self._task.sorted_field_ids)
         output = self._store.create(self._task.output)
         try:
             writer = RowGroupWriter(output, self._written, options, modes)
@@ -234,40 +186,40 @@ class _Encoding:
         Spark has no Brotli codec unless it was installed. An input file with Brotli shows that it was.
         """
         properties = dict(self._task.properties)
-        if codec_of(properties) != BROTLI or not self._task.inputs:
+        if codec_of(properties) != BROTLI or not self._files.inputs:
             return properties
-        first = self._task.inputs[0]
+        first = self._files.inputs[0]
         metadata = open_parquet(self._store, first.location, first.size).metadata
         has_it = metadata.num_row_groups and metadata.row_group(0).column(0).compression.lower() == BROTLI
         return properties if has_it else {**properties, CODEC_KEY: DEFAULT_CODEC}
 
     def _write(self, writer: RowGroupWriter) -> EncodedFile:
-        remaining = float(sum(each.size for each in self._task.inputs))
-        for each in self._task.inputs:
+        remaining = float(self._files.size)
+        for each in self._files.inputs:
             remaining -= each.size
             for table, stored, of_this_file in self._tables(each):
                 writer.add(table, stored, remaining + of_this_file)
-        written = writer.finish(rows_read=self._rows_read, rows_deleted=self._rows_deleted)
+        written = replace(writer.finish(), rows_deleted=self._rows_deleted)
         if written.rows != self._rows_read - self._rows_deleted:
             raise GiveUpError(
                 f"{self._task.output}: {self._rows_read} rows were read and {self._rows_deleted} of them deleted, but "
                 f"{written.rows} were written",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
-        inputs = in_order(self._deleted.rows_of(each) for each in self._task.inputs)
+        inputs = in_order(self._deleted.rows_of(each) for each in self._files.inputs)
         check_rows(self._task.output, inputs, written.rows)
         return replace(written, inputs=inputs)
 
     def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
         """The rows of one input without deleted ones, their stored bytes, and the bytes of the rows yet to be read."""
-        file, plan, projection = self._reader.open(source.location, source.size)
+        file, plan = self._reader.open(source.location, source.size)
         source.check_rows(file.metadata.num_rows)
         positions = self._deleted.of(source.location)
         self._rows_deleted += int(np.searchsorted(positions, source.records))
         row_bytes = data_bytes(file, source.size) / max(1, source.records)
         position = 0
         for read in tables(file, source.location, plan.columns):
-            table = projection.apply(read)
+            table = plan.projection.apply(read)
             if self._task.keep_row_lineage:
                 table = _with_lineage(table, source, position)
             kept = kept_rows(positions, position, table.num_rows)
@@ -277,10 +229,6 @@ class _Encoding:
             yield table, table.num_rows * row_bytes, (source.records - position) * row_bytes
         source.check_rows(position)
         self._rows_read += position
-
-
-def _mapping(task: EncodeTask) -> list[MappedField] | None:
-    return None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))
 
 
 def _with_lineage(table: pa.Table, source: EncodeInput, position: int) -> pa.Table:

@@ -46,22 +46,18 @@ class EncodedFile:
 
     Attributes:
         rows: Rows in the new file.
-        rows_deleted: Rows that deletes name, counted before they are removed; `rows_read - rows_deleted == rows`.
-        rows_read: Rows of the inputs.
         metrics: Column metrics of the new file.
         size: Its bytes.
         split_offsets: Offsets of its row groups.
-        row_groups: Number of its row groups.
+        rows_deleted: Rows that deletes name, counted before they are removed.
         inputs: Where it holds the rows of each input.
     """
 
     rows: int
-    rows_deleted: int
-    rows_read: int
     metrics: ColumnMetrics
     size: int = 0
     split_offsets: tuple[int, ...] = ()
-    row_groups: int = 0
+    rows_deleted: int = 0
     inputs: tuple[InputRows, ...] = ()
 
 
@@ -146,12 +142,8 @@ class RowGroupWriter:
             if rest > self._target + self._target / TAIL_SHARE:
                 self._write_row_group()
 
-    def finish(self, *, rows_read: int, rows_deleted: int) -> EncodedFile:
+    def finish(self) -> EncodedFile:
         """Write the last row group and the footer, and make the file durable. Without any row no file is written.
-
-        Args:
-            rows_read: Rows of the inputs, for the result.
-            rows_deleted: Rows that deletes name, for the result.
 
         Raises:
             RetryError: the storage failed.
@@ -160,7 +152,7 @@ class RowGroupWriter:
         self._write_row_group()
         if self._writer is None:
             self.abort()
-            return EncodedFile(rows=0, rows_deleted=rows_deleted, rows_read=rows_read, metrics=self._metrics.result({}))
+            return EncodedFile(rows=0, metrics=self._metrics.result({}))
         self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
         self._close(self._writer)
         metadata = self._writer.writer.metadata
@@ -173,12 +165,9 @@ class RowGroupWriter:
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         return EncodedFile(
             rows=self._rows,
-            rows_deleted=rows_deleted,
-            rows_read=rows_read,
             metrics=self._metrics.result(self._column_sizes(groups)),
             size=size,
             split_offsets=tuple(_start(group.column(0)) for group in groups),
-            row_groups=len(groups),
         )
 
     def abort(self) -> None:

@@ -179,14 +179,14 @@ class FilePlan:
         parquet: Their Parquet schema.
         sources: The columns to read.
         columns: Their names; None for all.
-        projection: None if the file must first be opened again, without its stored Arrow schema.
+        projection: To the written columns.
     """
 
     arrow: pa.Schema
     parquet: pq.ParquetSchema
     sources: tuple[SourceColumn, ...]
     columns: tuple[str, ...] | None
-    projection: Projection | None
+    projection: Projection
 
     def fits(self, arrow: pa.Schema, parquet: pq.ParquetSchema) -> bool:
         """Whether the plan is for this schema: same names, types and field ids at every level."""
@@ -211,45 +211,33 @@ class FileReader:
         self._mapping = mapping
         self._plans: list[FilePlan] = []
 
-    def open(self, location: str, size: int) -> tuple[pq.ParquetFile, FilePlan, Projection]:
-        """Open a file; returns it with its plan and projection.
+    def open(self, location: str, size: int) -> tuple[pq.ParquetFile, FilePlan]:
+        """Open a file; returns it with its plan.
 
         Raises:
             RefusedError: a column cannot be converted to the table's type.
             GiveUpError: as `open_parquet`.
         """
         file = open_parquet(self._store, location, size, whole_bytes=self._whole_bytes)
-        plan = self._plan(file, location, may_reopen=True)
-        if plan.projection is None:
-            file = open_parquet(self._store, location, size, as_stored=True, whole_bytes=self._whole_bytes)
-            plan = self._plan(file, location, may_reopen=False)
-        if plan.projection is None:
-            raise refused(Reason.TYPE_NOT_SUPPORTED, f"{location} has columns of types that Iceberg does not know")
-        return file, plan, plan.projection
+        try:
+            return file, self._plan(file, location)
+        except RefusedError:
+            if ARROW_SCHEMA_KEY not in (file.metadata.metadata or {}):
+                raise
+        file = open_parquet(self._store, location, size, as_stored=True, whole_bytes=self._whole_bytes)
+        return file, self._plan(file, location)
 
-    def _plan(self, file: pq.ParquetFile, location: str, *, may_reopen: bool) -> FilePlan:
+    def _plan(self, file: pq.ParquetFile, location: str) -> FilePlan:
         with named_errors(location, Reason.UNREADABLE_FOOTER):
             arrow, parquet = file.schema_arrow.remove_metadata(), file.schema
         for known in reversed(self._plans):
-            if known.fits(arrow, parquet) and (may_reopen or known.projection is not None):
+            if known.fits(arrow, parquet):
                 return known
-        stored_schema = ARROW_SCHEMA_KEY in (file.metadata.metadata or {})
-        plan = self._new_plan(arrow, parquet, may_reopen=may_reopen and stored_schema)
-        self._plans.append(plan)
-        return plan
-
-    def _new_plan(self, arrow: pa.Schema, parquet: pq.ParquetSchema, *, may_reopen: bool) -> FilePlan:
-        """The plan for a schema. If the stored Arrow schema prevents reading, the plan asks to open the file again."""
-        try:
-            sources = source_columns(arrow, parquet, self._mapping)
-            check_identified(sources, self._mapping, self._written.iceberg.field_ids)
-            kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
-            found = projection(kept, self._written, self._constants)
-        except RefusedError:
-            if may_reopen:
-                return FilePlan(arrow=arrow, parquet=parquet, sources=(), columns=None, projection=None)
-            raise
-        return FilePlan(arrow=arrow, parquet=parquet, sources=kept, columns=columns, projection=found)
+        sources = source_columns(arrow, parquet, self._mapping)
+        check_identified(sources, self._mapping, self._written.iceberg.field_ids)
+        kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
+        self._plans.append(FilePlan(arrow, parquet, kept, columns, projection(kept, self._written, self._constants)))
+        return self._plans[-1]
 
 
 def _wanted(

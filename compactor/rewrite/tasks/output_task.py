@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -20,12 +20,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark import TaskContext
 
-from compactor.credentials.vended import VendedCredential
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
-from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, count_deleted, search
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
+from compactor.rewrite.deletes.key_search import FoundRows, count_deleted, search
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
 from compactor.rewrite.deletes.row_maps import NONE, InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal, encoded_schema
@@ -35,10 +34,9 @@ from compactor.rewrite.parquet.thrift import Struct
 from compactor.rewrite.splice.checks import SpliceLimits, files_too_small, refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.lineage_schema import without_lineage
-from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, carries_lineage, splice
+from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.storage.byte_store import ByteStore
-from compactor.storage.opening import byte_store_for
 
 # Reasons against copying row groups that do not forbid decoding them. All other reasons mean damaged or foreign files.
 ENCODABLE = frozenset(
@@ -70,30 +68,38 @@ ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_
 
 @dataclass(frozen=True)
 class SpliceTask:
-    """Splice `inputs` (in arrival order) into the file `output`.
+    """Splice files, in arrival order, into the file `output`.
 
-    `sources`: the same files with their deletes. `most_carried`: fraction of rows that may be deleted and are copied.
-    `storage`: FileIO properties. `vended`: the credential, if the catalog vends it. `by_value`: finds the rows that
-    equality deletes delete; None: files to which such deletes apply are not copied.
+    `most_carried`: fraction of rows that may be deleted and are copied. `lineage`: keep row lineage. `by_value`: look
+    up the rows that equality deletes delete; else files to which such deletes apply are not copied.
     """
 
-    inputs: tuple[SpliceInput, ...]
-    sources: tuple[EncodeInput, ...]
+    files: InputFiles
     output: str
     most_carried: float
     limits: SpliceLimits
-    storage: tuple[tuple[str, str], ...] = field(repr=False)
-    vended: VendedCredential | None = None
-    by_value: KeySearch | None = None
+    lineage: bool = False
+    by_value: bool = False
 
     @property
     def store(self) -> ByteStore:
         """The store of the output and of the inputs."""
-        return byte_store_for(self.output, dict(self.storage), self.vended)
+        return self.files.store_for(self.output)
+
+    @property
+    def inputs(self) -> list[SpliceInput]:
+        return [
+            SpliceInput(
+                each.location,
+                each.size,
+                RowLineage(each.first_row_id, each.data_sequence_number) if self.lineage else None,
+            )
+            for each in self.files.inputs
+        ]
 
     def may_copy(self, source: EncodeInput) -> bool:
         """Whether the deletes of a file allow to copy its row groups, as far as their kind tells."""
-        if source.equality_deletes and self.by_value is None:
+        if source.equality_deletes and not self.by_value:
             return False
         return not source.has_deletes or bool(self.most_carried)
 
@@ -125,7 +131,7 @@ class TaskInput:
         """Whether row groups of all inputs may be copied, as far as deletes and file sizes tell."""
         if self.splice is None or _sizes_refused(self.splice) is not None:
             return False
-        return all(self.splice.may_copy(source) for source in self.splice.sources)
+        return all(map(self.splice.may_copy, self.splice.files.inputs))
 
     @property
     def may_keep(self) -> tuple[int, ...]:
@@ -135,7 +141,7 @@ class TaskInput:
         smallest = self.splice.limits.min_row_group_bytes
         return tuple(
             index
-            for index, source in enumerate(self.splice.sources)
+            for index, source in enumerate(self.splice.files.inputs)
             if self.splice.may_copy(source) and not source.equality_deletes and source.size >= smallest
         )
 
@@ -203,7 +209,7 @@ def _decoded(
         return _left_to_iceberg(error)
     if isinstance(encoded, Refusal):
         return encoded
-    return TaskResult(encoded, refused, sum(each.size for each in everything.inputs), encoded.inputs)
+    return TaskResult(encoded, refused, everything.files.size, encoded.inputs)
 
 
 def _left_to_iceberg(error: GiveUpError) -> Refusal:
@@ -221,7 +227,7 @@ def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
         RetryError: the store does not answer.
     """
     not_spliced = None
-    if work.splice is not None and all(work.splice.may_copy(source) for source in work.splice.sources):
+    if work.splice is not None and all(map(work.splice.may_copy, work.splice.files.inputs)):
         judged = _judged(work.splice)
         not_spliced = judged if isinstance(judged, Refusal) else _too_many(work.splice, _deleted(work.splice))
         if not_spliced is None:
@@ -238,7 +244,7 @@ def _deleted(task: SpliceTask) -> Deleted:
         GiveUpError: a delete file is damaged.
         RetryError: the store does not answer.
     """
-    sources = [each for each in task.sources if each.has_deletes and task.may_copy(each)]
+    sources = [each for each in task.files.inputs if each.has_deletes and task.may_copy(each)]
     if not sources:
         return {}
     found = deleted_positions(task.store, {each.location: each.position_deletes for each in sources})
@@ -248,7 +254,7 @@ def _deleted(task: SpliceTask) -> Deleted:
 
 def _copied(task: SpliceTask, deleted: Deleted) -> TaskResult | Refusal | None:
     """Splice all inputs, with their deleted rows if these are few. None: their deletes forbid it, nothing was tried."""
-    if not all(task.may_copy(source) for source in task.sources):
+    if not all(map(task.may_copy, task.files.inputs)):
         return None
     footers = _judged(task)
     if isinstance(footers, Refusal):
@@ -259,7 +265,7 @@ def _copied(task: SpliceTask, deleted: Deleted) -> TaskResult | Refusal | None:
     spliced = _spliced(task, footers)
     if isinstance(spliced, Refusal):
         return spliced
-    inputs = in_order(_carrying(source, deleted, by_value) for source in task.sources)
+    inputs = in_order(_carrying(source, deleted, by_value) for source in task.files.inputs)
     check_rows(task.output, inputs, spliced.rows)
     return TaskResult(spliced, None, 0, inputs)
 
@@ -270,10 +276,10 @@ def _deleted_by_value(task: SpliceTask, deleted: Deleted) -> Mapping[str, bytes]
     The search comes last: it reads key columns.
     """
     refused = _too_many(task, deleted)
-    if refused is not None or task.by_value is None:
+    if refused is not None or not task.files.equality_deletes:
         return refused or {}
     try:
-        found = search(task.by_value)
+        found = search(task.files)
     except GiveUpError as error:
         return _left_to_iceberg(error)
     if isinstance(found, Refusal):
@@ -282,7 +288,7 @@ def _deleted_by_value(task: SpliceTask, deleted: Deleted) -> Mapping[str, bytes]
 
 
 def _too_many(task: SpliceTask, deleted: Deleted, by_value: Mapping[str, bytes] = _NOTHING) -> Refusal | None:
-    rows = sum(each.records for each in task.sources)
+    rows = sum(each.records for each in task.files.inputs)
     gone = sum(map(len, deleted.values())) + sum(len(BitMap64.deserialize(found)) for found in by_value.values())
     if gone <= task.most_carried * rows:
         return None
@@ -302,7 +308,7 @@ def _carrying(source: EncodeInput, deleted: Deleted, by_value: Mapping[str, byte
     )
 
 
-def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:
+def _footers(store: ByteStore, inputs: Sequence[EncodeInput]) -> list[Footer]:
     return [read_footer(store, file.location, file.size) for file in inputs]
 
 
@@ -330,21 +336,21 @@ def _judged(task: SpliceTask) -> list[Footer] | Refusal:
     if refused is not None:
         return refused
     try:
-        footers = _footers(task.store, task.inputs)
+        footers = _footers(task.store, task.files.inputs)
     except GiveUpError as error:
         if error.reason not in FOREIGN_FOOTER:
             raise
         return Refusal(error.reason, str(error))  # Arrow, or Iceberg's own reader, may read it
-    for source, footer in zip(task.sources, footers, strict=True):
+    for source, footer in zip(task.files.inputs, footers, strict=True):
         source.check_rows(footer.num_rows)
-    found = refusal(footers, task.limits, lineage=carries_lineage(task.inputs))
+    found = refusal(footers, task.limits, lineage=task.lineage)
     if found is not None and found.reason in DAMAGE:
         raise GiveUpError(f"{task.output} is not written: {found.sentence}", reason=found.reason)
     return found or footers
 
 
 def _sizes_refused(task: SpliceTask) -> Refusal | None:
-    return files_too_small([each.size for each in task.inputs], task.limits)
+    return files_too_small([each.size for each in task.files.inputs], task.limits)
 
 
 def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, deleted: Deleted) -> TaskResult | None:
@@ -354,27 +360,27 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
     """
     if work.splice is None or work.aside is None or encode_refusal(everything) is not None:
         return None
-    task, store = work.splice, work.splice.store
-    candidates = [index for index in work.may_keep if _few_deleted(task, index, deleted)]
+    task, store, inputs = work.splice, work.splice.store, work.splice.files.inputs
+    candidates = [index for index in work.may_keep if _few_deleted(task, inputs[index], deleted)]
     if not candidates:
         return None
     kept = _worth_keeping(store, task, candidates, encoded_schema(everything))
-    rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
-    lineage = _lineage_of([task.inputs[index] for index in rest])
-    if not kept or not rest or isinstance(lineage, Refusal):
+    rest = tuple(index for index in range(len(inputs)) if index not in kept)
+    without_ids = {inputs[index].first_row_id is None for index in rest}
+    if not kept or not rest or (task.lineage and len(without_ids) > 1):
         return None
-    part = replace(everything, inputs=tuple(everything.inputs[index] for index in rest), output=work.aside)
-    encoded = encode(part)
+    part = replace(everything.files, inputs=tuple(inputs[index] for index in rest))
+    encoded = encode(replace(everything, files=part, output=work.aside))
     if isinstance(encoded, Refusal):
         return None
     order = sorted((*kept, rest[0]))  # the decoded rows stand where the first of their inputs stood
     try:
-        parts = {index: (task.inputs[index], task.sources[index]) for index in kept}
-        if encoded.rows:
-            decoded = EncodeInput(work.aside, encoded.size, encoded.rows)
-            parts[rest[0]] = (SpliceInput(work.aside, encoded.size, lineage), decoded)
-        inputs, sources = zip(*(parts[index] for index in order if index in parts), strict=True)
-        joined = replace(task, inputs=inputs, sources=sources)
+        parts = {index: inputs[index] for index in kept}
+        if encoded.rows:  # it holds the lineage of every row: none is inherited
+            first_row_id = None if True in without_ids else 0
+            parts[rest[0]] = EncodeInput(work.aside, encoded.size, encoded.rows, first_row_id=first_row_id)
+        files = replace(task.files, inputs=tuple(parts[index] for index in order if index in parts))
+        joined = replace(task, files=files)
         footers = _judged(joined)
         spliced = footers if isinstance(footers, Refusal) else _spliced(joined, footers)
     finally:
@@ -382,14 +388,13 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
             store.delete(work.aside)
     if isinstance(spliced, Refusal):
         return None
-    rows = [(_carrying(task.sources[index], deleted),) if index in kept else encoded.inputs for index in order]
+    rows = [(_carrying(inputs[index], deleted),) if index in kept else encoded.inputs for index in order]
     placed = in_order(chain.from_iterable(rows))
     check_rows(task.output, placed, spliced.rows)
-    return TaskResult(MixedFile(spliced, encoded, kept), refused, sum(each.size for each in part.inputs), placed)
+    return TaskResult(MixedFile(spliced, encoded, kept), refused, part.size, placed)
 
 
-def _few_deleted(task: SpliceTask, index: int, deleted: Deleted) -> bool:
-    source = task.sources[index]
+def _few_deleted(task: SpliceTask, source: EncodeInput, deleted: Deleted) -> bool:
     return len(deleted.get(source.location, NO_POSITIONS)) <= task.most_carried * source.records
 
 
@@ -400,8 +405,8 @@ def _worth_keeping(
 
     None of them if they cannot be spliced together: what is decoded beside them would be decoded in vain.
     """
-    lineage = carries_lineage(task.inputs)
-    footers = dict(zip(candidates, _footers(store, [task.inputs[index] for index in candidates]), strict=True))
+    lineage, inputs = task.lineage, task.files.inputs
+    footers = dict(zip(candidates, _footers(store, [inputs[index] for index in candidates]), strict=True))
     kept = {
         index: footer
         for index, footer in footers.items()
@@ -411,20 +416,6 @@ def _worth_keeping(
         and (without_lineage(footer) if lineage else footer).schema == schema
     }
     return tuple(kept) if refusal(list(kept.values()), task.limits, lineage=lineage) is None else ()
-
-
-def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:
-    """Row lineage for splicing the decoded part; None where the table keeps none.
-
-    `encode` writes the lineage of every row, so the part inherits no values of its own.
-    """
-    lineages = [each.lineage for each in inputs if each.lineage is not None]
-    if not lineages:
-        return None
-    without_ids = [each.first_row_id is None for each in lineages]
-    if any(without_ids) and not all(without_ids):
-        return Refusal(Reason.ROW_LINEAGE, "Some files have row ids, some have none.")
-    return lineages[0] if without_ids[0] else RowLineage(0, 0)
 
 
 @dataclass(frozen=True)
@@ -481,18 +472,18 @@ def _is_unanswered(attempt: TaskAttempt) -> bool:
     return isinstance(attempt.outcome, RetryError) and attempt.outcome.reason is Reason.UNAVAILABLE
 
 
-def attempt_search(task: KeySearch) -> FoundRows | Refusal | FirnlineError:
+def attempt_search(files: InputFiles) -> FoundRows | Refusal | FirnlineError:
     """Search deleted rows and return the outcome, errors included. Runs on an executor."""
-    outcome = _outcome_of(partial(search, task))
+    outcome = _outcome_of(partial(search, files))
     reduce_task_overhead()
     return outcome
 
 
-def attempt_count(task: KeySearch) -> int | Refusal | FirnlineError:
+def attempt_count(files: InputFiles) -> int | Refusal | FirnlineError:
     """Count deleted rows and return the outcome, errors included; a refusal where another reader may read the files.
     Runs on an executor.
     """
-    outcome = _outcome_of(partial(count_deleted, task))
+    outcome = _outcome_of(partial(count_deleted, files))
     reduce_task_overhead()
     if isinstance(outcome, GiveUpError) and outcome.reason not in DAMAGE:
         return Refusal(outcome.reason, str(outcome))

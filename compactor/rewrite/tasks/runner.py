@@ -40,7 +40,7 @@ from compactor.rewrite.tasks.output_task import (
 )
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
-from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, search_task, storage_of
+from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, input_files, storage_of
 from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
 from compactor.spark.planned_tasks import overlooked_delete, planned_scan_tasks
 from compactor.storage.byte_store import RENEWING
@@ -323,9 +323,8 @@ class OutputTaskRunner:
         by_value = any(delete.content is Content.EQUALITY_DELETES for delete in deletes)
         if by_value and any(file.entry.file_format != PARQUET for file in files):
             return None
-        context = self._session.sparkContext
-        task = search_task(self._plan.table, files)
-        (counted,) = context.parallelize([task], 1).map(attempt_count).collect()
+        work = input_files(self._plan.table, files)
+        (counted,) = self._session.sparkContext.parallelize([work], 1).map(attempt_count).collect()
         if isinstance(counted, FirnlineError):
             raise counted
         return None if isinstance(counted, Refusal) else counted

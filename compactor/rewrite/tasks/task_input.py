@@ -14,13 +14,10 @@ from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.manifests.tails import Converted
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import PlannedGroup, TablePlan
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
-from compactor.rewrite.deletes.key_search import KeySearch
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, InputFiles
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask
 from compactor.rewrite.splice.checks import SpliceLimits
-from compactor.rewrite.splice.lineage_chunks import RowLineage
-from compactor.rewrite.splice.splice import SpliceInput
 from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput
 from compactor.storage.s3_client import with_table_tags
 
@@ -34,12 +31,12 @@ def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output:
 
     With engine `auto` the task tries to splice, then to encode. An engine that was requested is the only one tried.
     """
-    files = planned.file_group.tasks[index]
-    encode = encode_task(plan, files, output)
+    files = input_files(plan.table, planned.file_group.tasks[index])
+    encode = encode_task(plan.table, files, output)
     if plan.requested_engine == "encode":
         return TaskInput(None, encode)
     by_value = planned.engine.kind is Engine.SPLICE  # else more keys are deleted than may be carried
-    splice = splice_task(plan, files, encode, output, by_value=by_value)
+    splice = splice_task(plan, files, output, by_value=by_value)
     if plan.requested_engine == "splice":
         return TaskInput(splice, None)
     return TaskInput(splice, encode, aside(output))
@@ -50,71 +47,36 @@ def aside(output: str) -> str:
     return f"{output.removesuffix('.parquet')}-part.parquet"
 
 
-def splice_task(
-    plan: TablePlan, files: tuple[LiveFile, ...], encode: EncodeTask, output: str, *, by_value: bool
-) -> SpliceTask:
-    """Splice `files` into `output`; `encode`: the same work as it is decoded.
+def splice_task(plan: TablePlan, files: InputFiles, output: str, *, by_value: bool) -> SpliceTask:
+    """Splice `files` into `output`.
 
     `by_value`: look up the rows that equality deletes delete. Where many can be deleted so, the key columns would be
     read twice.
     """
-    lineage = plan.table.keeps_row_lineage
-    return SpliceTask(
-        inputs=tuple(
-            SpliceInput(
-                file.entry.path,
-                file.size,
-                RowLineage(file.entry.first_row_id, file.entry.data_sequence_number) if lineage else None,
-            )
-            for file in files
-        ),
-        sources=encode.inputs,
-        output=output,
-        most_carried=plan.policy.most_carried,
-        limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
-        storage=_storage(plan.table),
-        vended=vended_of(plan.table.io),
-        by_value=_lookup(encode) if by_value and any(each.equality_deletes for each in encode.inputs) else None,
-    )
+    limits = SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size)
+    return SpliceTask(files, output, plan.policy.most_carried, limits, plan.table.keeps_row_lineage, by_value)
 
 
-def _lookup(encode: EncodeTask) -> KeySearch:
-    return KeySearch(
-        inputs=encode.inputs,
-        schema_json=encode.schema_json,
-        partition_constants=encode.partition_constants,
-        name_mapping_json=encode.name_mapping_json,
-        storage=encode.storage,
-        vended=encode.vended,
-    )
-
-
-def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> EncodeTask:
+def encode_task(table: TableView, files: InputFiles, output: str) -> EncodeTask:
     """Encode `files` into `output`."""
-    table = plan.table
     return EncodeTask(
-        inputs=_inputs(files),
+        files=files,
         output=output,
-        schema_json=table.metadata.schema().model_dump_json(),
-        partition_constants=_constants(table, files[0]),
-        name_mapping_json=table.properties.get(NAME_MAPPING),
         properties=tuple(sorted(table.properties.items())),
-        storage=_storage(table),
-        vended=vended_of(table.io),
         format_version=table.metadata.format_version,
         keep_row_lineage=table.keeps_row_lineage,
         sorted_field_ids=_sorted_field_ids(table),
     )
 
 
-def search_task(table: TableView, files: Sequence[LiveFile]) -> KeySearch:
-    """Search the rows of `files`, of one partition, that equality deletes delete."""
-    return KeySearch(
+def input_files(table: TableView, files: Sequence[LiveFile]) -> InputFiles:
+    """Data files of one partition with their deletes, as a task reads them."""
+    return InputFiles(
         inputs=_inputs(files),
         schema_json=table.metadata.schema().model_dump_json(),
         partition_constants=_constants(table, files[0]),
         name_mapping_json=table.properties.get(NAME_MAPPING),
-        storage=_storage(table),
+        storage=tuple(sorted(storage_of(table).items())),
         vended=vended_of(table.io),
     )
 
@@ -162,10 +124,6 @@ def _delete_files(files: Sequence[LiveFile]) -> dict[str, DeleteFile | EqualityD
 def storage_of(table: TableView) -> dict[str, str]:
     """Properties of the table's FileIO, with the tags for its output files."""
     return with_table_tags(table.io.properties, table.name.namespace, table.name.name)
-
-
-def _storage(table: TableView) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(storage_of(table).items()))
 
 
 def _constants(table: TableView, file: LiveFile) -> tuple[tuple[int, object], ...]:

@@ -20,7 +20,7 @@ from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveFiles
 from compactor.planning.dangling_deletes import coverable_deletes, dangling_deletes
 from compactor.planning.inventory import Inventory
-from compactor.rewrite.tasks.task_input import search_task
+from compactor.rewrite.tasks.task_input import input_files
 from compactor.table_names import TableName
 from tests.properties.planning import KEY, LAYOUT, data_file, delete_file
 
@@ -71,7 +71,7 @@ def test_inventory_and_dangling_deletes_take_memory_for_files_not_for_pairs() ->
 def test_the_input_of_a_task_grows_with_files_not_with_pairs(kind: Content) -> None:
     def size(commits: int) -> int:
         files: list[LiveFile] = list(upserts(commits, kind).partitions[KEY])
-        return len(pickle.dumps(search_task(TABLE, files).inputs))
+        return len(pickle.dumps(input_files(TABLE, files).inputs))
 
     assert size(2 * COMMITS) < 2.5 * size(COMMITS)
 

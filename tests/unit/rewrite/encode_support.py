@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
@@ -50,10 +50,9 @@ def deletes(path: Path, rows: Sequence[tuple[str, int]], **options: Any) -> Dele
 
 
 def encode_task(folder: Path, schema: Schema, inputs: Sequence[EncodeInput], **details: Any) -> EncodeTask:
-    return EncodeTask(
-        **{"inputs": tuple(inputs), "output": str(folder / "out.parquet"), "schema_json": schema.model_dump_json()}
-        | details
-    )
+    of_files = {name: details.pop(name) for name in ("name_mapping_json", "partition_constants") if name in details}
+    files = InputFiles(tuple(inputs), schema.model_dump_json(), **of_files)
+    return EncodeTask(files, **{"output": str(folder / "out.parquet")} | details)
 
 
 def encoded(work: EncodeTask) -> tuple[EncodedFile, pa.Table]:

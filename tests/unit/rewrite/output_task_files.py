@@ -10,14 +10,11 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
-from compactor.rewrite.deletes.key_search import KeySearch
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, InputFiles
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.splice.checks import SpliceLimits
-from compactor.rewrite.splice.lineage_chunks import RowLineage
-from compactor.rewrite.splice.splice import SpliceInput
 from compactor.rewrite.tasks.output_task import (
     SpliceTask,
     TaskInput,
@@ -91,33 +88,17 @@ class Files:
 
     def encode(self, inputs: list[EncodeInput], output: str) -> EncodeTask:
         return EncodeTask(
-            tuple(inputs),
+            InputFiles(tuple(inputs), SCHEMA.model_dump_json()),
             output,
-            SCHEMA.model_dump_json(),
             properties=(("write.parquet.compression-codec", "uncompressed"),),
             format_version=3 if self.lineage else 2,
             keep_row_lineage=self.lineage,
         )
 
     def work(self) -> TaskInput:
-        output = f"file://{self.folder}/output.parquet"
-        splice = SpliceTask(
-            tuple(
-                SpliceInput(
-                    each.location,
-                    each.size,
-                    RowLineage(each.first_row_id, each.data_sequence_number) if self.lineage else None,
-                )
-                for each in self.inputs
-            ),
-            tuple(self.inputs),
-            output,
-            self.most_carried,
-            LIMITS,
-            (),
-            by_value=KeySearch(tuple(self.inputs), SCHEMA.model_dump_json()) if self.by_value else None,
-        )
-        return TaskInput(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
+        encode = self.encode(self.inputs, f"file://{self.folder}/output.parquet")
+        splice = SpliceTask(encode.files, encode.output, self.most_carried, LIMITS, self.lineage, self.by_value)
+        return TaskInput(splice, encode, f"file://{self.folder}/aside.parquet")
 
     def write(self) -> TaskResult:
         written = run_task(self.work())

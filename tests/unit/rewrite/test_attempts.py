@@ -39,7 +39,7 @@ def test_an_attempt_renames_each_file_that_it_may_write(tmp_path: Path) -> None:
     assert work.aside is not None
     assert again.splice is not None
     assert again.encode is not None
-    assert again.splice.inputs == work.splice.inputs
+    assert again.splice.files == work.splice.files
     assert (again.splice.output, again.encode.output) == (attempt_location(work.splice.output, 2),) * 2
     assert again.aside == attempt_location(work.aside, 2)
 

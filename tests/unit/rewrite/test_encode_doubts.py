@@ -41,11 +41,10 @@ from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import ColumnChunk, ColumnField, read_footer
 from compactor.rewrite.parquet.thrift import STRUCT
 from compactor.rewrite.reading.schema import written_schema
-from compactor.rewrite.splice.checks import SpliceLimits
-from compactor.rewrite.splice.splice import SpliceInput
 from compactor.rewrite.tasks.output_task import MixedFile, SpliceTask, TaskInput, TaskResult, run_task
 from compactor.storage.local_store import LocalByteStore
 from tests.unit.rewrite.encode_support import encode_task, encoded, write
+from tests.unit.rewrite.output_task_files import LIMITS
 
 NAN = math.nan
 BOUNDS = {1, 2, 5, 6}  # fields of Statistics: min and max, old and new
@@ -257,10 +256,9 @@ def test_what_is_decoded_beside_copied_row_groups(tmp_path: Path) -> None:
     kept = work_of(tmp_path / "large", schema, [[numbers]], properties=properties)
     file = encoded(kept)[0]
     small = work_of(tmp_path, schema, [[[1.0, -0.0, NAN]]] * 5, properties=properties)
-    work = replace(small, inputs=(EncodeInput(kept.output, file.size, file.rows), *small.inputs))
-    splices = tuple(SpliceInput(each.location, each.size) for each in work.inputs)
-    limits = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fraction=10)
-    splice = SpliceTask(splices, work.inputs, work.output, 0.0, limits, ())
+    inputs = (EncodeInput(kept.output, file.size, file.rows), *small.files.inputs)
+    work = replace(small, files=replace(small.files, inputs=inputs))
+    splice = SpliceTask(work.files, work.output, 0.0, LIMITS)
     written = run_task(TaskInput(splice, work, f"{tmp_path}/aside.parquet"))
     assert isinstance(written, TaskResult)
     assert isinstance(written.file, MixedFile)

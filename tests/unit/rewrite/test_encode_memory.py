@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes import key_search
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, deletes_memory
-from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes import equality_deletes
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, InputFiles
+from compactor.rewrite.deletes.key_search import FoundRows, search
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode import encode as encode_module
 from compactor.rewrite.encode.encode import encode
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.memory import (
@@ -311,7 +310,6 @@ def test_an_encode_that_does_not_fit_writes_smaller_row_groups(tmp_path: Path) -
         file = pq.ParquetFile(task.output)
         assert file.read().column("id").to_numpy().tolist() == ids.tolist()
         groups[name] = file.num_row_groups
-        assert result.row_groups == groups[name]
     assert groups["much"] == 1
     assert groups["little"] >= 2
 
@@ -343,8 +341,7 @@ def with_deletes(folder: Path) -> EncodeInput:
 def test_memory_is_reserved_before_deletes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, seen = with_deletes(tmp_path), Seen()
     host = HostMemory(tmp_path / "host", seen.free)
-    for module in (encode_module, key_search):
-        monkeypatch.setattr(module, "byte_store_for", lambda *_: seen)
+    monkeypatch.setattr(equality_deletes, "byte_store_for", lambda *_: seen)
     written = encode(encode_task(tmp_path, IDS, [source]), host)
     assert isinstance(written, EncodedFile)
     assert (written.rows, written.rows_deleted) == (94, 6)
@@ -352,18 +349,22 @@ def test_memory_is_reserved_before_deletes_are_read(tmp_path: Path, monkeypatch:
     assert deletes_read <= set(seen.order)
     assert deletes_read.isdisjoint(seen.order[: seen.order.index("memory")])
     seen.order.clear()
-    found = search(KeySearch((source,), IDS.model_dump_json()), host)
+    found = search(InputFiles((source,), IDS.model_dump_json()), host)
     assert isinstance(found, FoundRows)
     assert deletes_read <= set(seen.order)
     assert seen.order[0] == "memory"
 
 
+def memory_of(*inputs: EncodeInput) -> int:
+    return InputFiles(inputs, "").deletes_memory
+
+
 def test_deletes_count_once_with_eight_times_their_bytes_and_positions_with_eight_bytes_at_most() -> None:
     keys = EqualityDelete("keys", 1000, 2, (1,))
     plain = EncodeInput("a", 10**9, 10**6, equality_deletes=(keys,))
-    assert deletes_memory([plain, replace(plain, location="b")]) == 8 * 1000
+    assert memory_of(plain, replace(plain, location="b")) == 8 * 1000
     shared = DeleteFile("positions", 10**6)
     named = [EncodeInput(name, 10**9, 3000, position_deletes=(shared,)) for name in "ab"]
-    assert deletes_memory(named) == 8 * 2 * 3000
-    assert deletes_memory([replace(named[0], records=10**9), *named[1:]]) == 8 * 10**6
-    assert deletes_memory([replace(plain, equality_deletes=())]) == 0
+    assert memory_of(*named) == 8 * 2 * 3000
+    assert memory_of(replace(named[0], records=10**9), *named[1:]) == 8 * 10**6
+    assert memory_of(replace(plain, equality_deletes=())) == 0

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 )
 
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete
+from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete, InputFiles
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
@@ -85,6 +85,10 @@ def delete_file(path: Path, number: int, field_ids: tuple[int, ...]) -> Equality
     return EqualityDelete(str(path), path.stat().st_size, number, field_ids)
 
 
+def task_of(folder: Path, schema: Schema, *inputs: EncodeInput) -> EncodeTask:
+    return EncodeTask(InputFiles(inputs, schema.model_dump_json()), str(folder / "out.parquet"))
+
+
 def encoded_rows(task: EncodeTask) -> tuple[EncodedFile, list[Row]]:
     result = encode(task)
     assert isinstance(result, EncodedFile), result
@@ -132,7 +136,7 @@ def test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer(
             for deleted_at, ids, gone_rows in deletes
         )
     ]
-    task = EncodeTask(tuple(inputs), str(folder / "out.parquet"), schema.model_dump_json())
+    task = task_of(folder, schema, *inputs)
     result, rows = encoded_rows(task)
     assert rows == expected
     assert result.rows_deleted == sum(len(rows) for _, rows in files) - len(expected)
@@ -155,9 +159,9 @@ def test_a_row_that_two_kinds_of_deletes_name_is_counted_once(tmp_path: Path) ->
     pq.write_table(pa.table({"file_path": [str(data)] * 2, "pos": [4, 5]}, schema=schema), positions)
     by_position = (DeleteFile(str(positions), positions.stat().st_size),)
     source = EncodeInput(str(data), data.stat().st_size, 10, 1, None, by_position, (gone,))
-    result, rows = encoded_rows(EncodeTask((source,), str(tmp_path / "out.parquet"), SIMPLE.model_dump_json()))
+    result, rows = encoded_rows(task_of(tmp_path, SIMPLE, source))
     assert [row[0] for row in rows] == [0, 1, 2, 6, 7, 8, 9]
-    assert (result.rows_deleted, result.rows_read) == (3, 10)
+    assert result.rows_deleted == 3
 
 
 def test_more_rows_than_are_looked_up_at_once(tmp_path: Path) -> None:
@@ -172,7 +176,7 @@ def test_more_rows_than_are_looked_up_at_once(tmp_path: Path) -> None:
         EncodeInput(str(path), path.stat().st_size, rows, 1, equality_deletes=(delete,)),
         EncodeInput(str(small), small.stat().st_size, 2, 1, equality_deletes=(delete,)),
     )
-    result, kept = encoded_rows(EncodeTask(inputs, str(tmp_path / "out.parquet"), schema.model_dump_json()))
+    result, kept = encoded_rows(task_of(tmp_path, schema, *inputs))
     assert result.rows_deleted == len(gone) + 1
     assert set(range(rows)) - {row[0] for row in kept[:-1]} == {row[0] for row in gone}
     assert kept[-1] == (7,)
@@ -184,7 +188,7 @@ def test_a_column_that_data_files_lack_has_its_default(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", schema, [(3, None, "old"), (4, None, "new")], [0, 2])
     source = data_file(data, ROWS, 1, [delete_file(gone, 2, (1, 3))])
-    _, rows = encoded_rows(EncodeTask((source,), str(tmp_path / "out.parquet"), schema.model_dump_json()))
+    _, rows = encoded_rows(task_of(tmp_path, schema, source))
     assert [row[0] for row in rows] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
@@ -193,7 +197,7 @@ def test_a_narrower_type_in_the_delete_file_is_widened(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", narrow, [(3,)])
     source = data_file(data, ROWS, 1, [delete_file(gone, 2, (1,))])
-    _, rows = encoded_rows(EncodeTask((source,), str(tmp_path / "out.parquet"), SIMPLE.model_dump_json()))
+    _, rows = encoded_rows(task_of(tmp_path, SIMPLE, source))
     assert [row[0] for row in rows] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
@@ -208,9 +212,7 @@ def test_what_arrow_compares_otherwise_than_java_is_refused(tmp_path: Path) -> N
         ((1,), "avro", "delete_file_format"),
     ):
         delete = EqualityDelete("nowhere", 1, 2, ids, file_format)
-        task = EncodeTask(
-            (data_file(data, ROWS, 1, [delete]),), str(tmp_path / "out.parquet"), schema.model_dump_json()
-        )
+        task = task_of(tmp_path, schema, data_file(data, ROWS, 1, [delete]))
         for refusal in (encode_refusal(task), encode(task)):
             assert isinstance(refusal, Refusal)
             assert refusal.reason == reason
@@ -222,11 +224,7 @@ def test_text_that_java_would_read_as_another_is_refused(tmp_path: Path, text: b
     path = tmp_path / "gone.parquet"
     field = written_schema(SIMPLE, with_lineage=False).arrow.field(1)
     pq.write_table(pa.Table.from_arrays([pa.array([text]).view(pa.string())], schema=pa.schema([field])), path)
-    task = EncodeTask(
-        (data_file(data, ROWS, 1, [delete_file(path, 2, (2,))]),),
-        str(tmp_path / "out.parquet"),
-        SIMPLE.model_dump_json(),
-    )
+    task = task_of(tmp_path, SIMPLE, data_file(data, ROWS, 1, [delete_file(path, 2, (2,))]))
     refusal = encode(task)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "equality_deletes"
@@ -235,11 +233,7 @@ def test_text_that_java_would_read_as_another_is_refused(tmp_path: Path, text: b
 def test_a_delete_file_without_a_compared_column_is_refused(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", SIMPLE, [(3, "n0")], [0])
-    task = EncodeTask(
-        (data_file(data, ROWS, 1, [delete_file(gone, 2, (1, 2))]),),
-        str(tmp_path / "out.parquet"),
-        SIMPLE.model_dump_json(),
-    )
+    task = task_of(tmp_path, SIMPLE, data_file(data, ROWS, 1, [delete_file(gone, 2, (1, 2))]))
     refusal = encode(task)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "equality_deletes"
@@ -250,6 +244,6 @@ def test_a_file_without_a_delete_that_its_neighbours_have_is_refused(tmp_path: P
     data = [written(tmp_path / f"{name}.parquet", SIMPLE, ROWS) for name in "ab"]
     delete = delete_file(written(tmp_path / "gone.parquet", SIMPLE, [(3, None)], [0]), 2, (1,))
     inputs = (data_file(data[0], ROWS, 1, [delete]), data_file(data[1], ROWS, 1, []))
-    refusal = encode(EncodeTask(inputs, str(tmp_path / "out.parquet"), SIMPLE.model_dump_json()))
+    refusal = encode(task_of(tmp_path, SIMPLE, *inputs))
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "equality_deletes"

@@ -183,9 +183,8 @@ def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tm
     files.delete_ids([5])
     work = files.work()
     assert work.splice is not None
-    assert work.splice.by_value is not None
-    other = replace(work.splice.by_value, schema_json=Schema(NestedField(1, "id", DoubleType())).model_dump_json())
-    refused = run_task(TaskInput(replace(work.splice, by_value=other), work.encode))
+    other = replace(work.splice.files, schema_json=Schema(NestedField(1, "id", DoubleType())).model_dump_json())
+    refused = run_task(TaskInput(replace(work.splice, files=other), work.encode))
     assert isinstance(refused, Refusal)
     assert refused.reason == "equality_deletes"
     (tmp_path / "by-value.parquet").write_bytes(b"noise")
@@ -268,8 +267,9 @@ def test_everything_is_decoded_once_where_the_parts_would_not_fit_together(
     assert work.encode is not None
     encoded: list[EncodeTask] = []
     monkeypatch.setattr(output_task, "encode", lambda task: (encoded.append(task), encode(task))[1])
-    written = run_task(replace(work, encode=replace(work.encode, schema_json=wider.model_dump_json())))
-    assert [len(task.inputs) for task in encoded] == [2]
+    wide = replace(work.encode.files, schema_json=wider.model_dump_json())
+    written = run_task(replace(work, encode=replace(work.encode, files=wide)))
+    assert [len(task.files.inputs) for task in encoded] == [2]
     assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
     assert not (tmp_path / "aside.parquet").exists()

@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
 
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes.equality_deletes import EqualityDelete
-from compactor.rewrite.deletes.key_search import KeySearch, search
+from compactor.rewrite.deletes.equality_deletes import EqualityDelete, InputFiles
+from compactor.rewrite.deletes.key_search import search
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from tests.unit.rewrite.encode_support import as_input, column, encode_task, encoded, refused, write
@@ -77,6 +77,6 @@ def test_keys_are_not_looked_for_in_such_a_file(tmp_path: Path) -> None:
     keys = write(tmp_path / "2.parquet", pa.table([[5]], schema=pa.schema([ID])))
     delete = EqualityDelete(keys.location, keys.size, 2, (1,))
     entry = as_input(tmp_path / "1.parquet", equality_deletes=(delete,))
-    result = search(KeySearch((entry,), SCHEMA.model_dump_json(), name_mapping_json=MAPPING))
+    result = search(InputFiles((entry,), SCHEMA.model_dump_json(), name_mapping_json=MAPPING))
     assert isinstance(result, Refusal)
     assert result.reason == "partial_field_ids"

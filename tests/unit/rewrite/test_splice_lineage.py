@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.errors import GiveUpError
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
 from compactor.rewrite.parquet.footer import ColumnChunk, Footer
 from compactor.rewrite.parquet.thrift import (
     BINARY,
@@ -28,7 +28,7 @@ from compactor.rewrite.parquet.thrift import (
 from compactor.rewrite.splice.checks import refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, LINEAGE_ELEMENTS, ROW_ID, without_lineage
-from compactor.rewrite.splice.splice import SplicedFile, SpliceInput
+from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput, TaskResult, foreseen, run_task
 from tests.properties.examples import examples
 from tests.unit.rewrite.lineage_files import (
@@ -286,19 +286,20 @@ def test_memory_that_is_short_is_no_damage(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_task_looks_at_lineage_too(tmp_path: Path) -> None:
-    parts = [(write(tmp_path / "a", PLAIN), PLAIN.inherited), (write(tmp_path / "b", MERGED), MERGED.inherited)]
-    inputs = tuple(SpliceInput(str(path), path.stat().st_size, lineage) for path, lineage in parts)
-    sources = tuple(
-        EncodeInput(each.location, each.size, pq.ParquetFile(each.location).metadata.num_rows) for each in inputs
+    paths = {write(tmp_path / name, file): file for name, file in (("a", PLAIN), ("b", MERGED))}
+    inputs = tuple(
+        EncodeInput(
+            str(path), path.stat().st_size, file.rows, file.inherited.data_sequence_number, file.inherited.first_row_id
+        )
+        for path, file in paths.items()
     )
-    task = SpliceTask(inputs, sources, str(tmp_path / "out"), 0.0, ANY_SIZE, ())
+    task = SpliceTask(InputFiles(inputs, "{}"), str(tmp_path / "out"), 0.0, ANY_SIZE, lineage=True)
     assert foreseen(TaskInput(task, None)) == (None, None)
     result = run_task(TaskInput(task, None))
     assert isinstance(result, TaskResult)
     assert isinstance(result.file, SplicedFile)
     assert result.file.lineage_bytes > 0
     assert lineage_of(tmp_path / "out") == PLAIN.expected + MERGED.expected
-    bare = replace(task, inputs=tuple(replace(source, lineage=None) for source in inputs))
-    found, _ = foreseen(TaskInput(bare, None))
+    found, _ = foreseen(TaskInput(replace(task, lineage=False), None))
     assert found is not None
     assert found.reason == "schema_differs"

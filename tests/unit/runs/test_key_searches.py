@@ -37,7 +37,7 @@ NO_MEMORY = RetryError("malloc failed", reason=Reason.OUT_OF_MEMORY)
 
 
 def found(files: Any) -> FoundRows:
-    return FoundRows({files[0].entry.path: packed(np.array([0]), 1)}, {}, 1, 1, 1, 1)
+    return FoundRows({files[0].entry.path: packed(np.array([0]), 1)}, {}, 1, 1, 1)
 
 
 class Failing:
