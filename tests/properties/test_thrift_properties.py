@@ -15,14 +15,10 @@ from compactor.rewrite.parquet.thrift import (
     I32,
     I64,
     LIST,
-    MAP,
-    SET,
     STRUCT,
-    UUID,
     Struct,
     ThriftError,
     ThriftList,
-    ThriftMap,
     decode_struct,
     encode_struct,
 )
@@ -39,34 +35,20 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
     I64: signed(64),
     DOUBLE: st.binary(min_size=8, max_size=8),
     BINARY: st.binary(max_size=40),
-    UUID: st.binary(min_size=16, max_size=16),
 }
 FIELD_IDS = st.one_of(st.integers(1, 40), signed(16))
 
 
-def lists_of(structs: st.SearchStrategy[Struct], wire_type: int) -> st.SearchStrategy[Any]:
+def lists_of(structs: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
     choices = [
-        st.lists(values, max_size=20).map(lambda found, kind=kind: (wire_type, ThriftList(kind, found)))
+        st.lists(values, max_size=20).map(lambda found, kind=kind: (LIST, ThriftList(kind, found)))
         for kind, values in SCALARS.items()
     ]
-    choices.append(st.binary(max_size=20).map(lambda found: (wire_type, ThriftList(BOOL_TRUE, found))))
-    choices.append(st.lists(structs, max_size=4).map(lambda found: (wire_type, ThriftList(STRUCT, found))))
+    choices.append(st.binary(max_size=20).map(lambda found: (LIST, ThriftList(BOOL_TRUE, found))))
+    choices.append(st.lists(structs, max_size=4).map(lambda found: (LIST, ThriftList(STRUCT, found))))
     nested = st.lists(st.lists(signed(32), max_size=3).map(lambda found: ThriftList(I32, found)), max_size=3)
-    choices.append(nested.map(lambda found: (wire_type, ThriftList(LIST, found))))
+    choices.append(nested.map(lambda found: (LIST, ThriftList(LIST, found))))
     return st.one_of(choices)
-
-
-def maps_of(structs: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
-    pairs = [
-        (BINARY, BINARY, st.tuples(SCALARS[BINARY], SCALARS[BINARY])),
-        (I32, STRUCT, st.tuples(SCALARS[I32], structs)),
-        (UUID, BOOL_FALSE, st.tuples(SCALARS[UUID], SCALARS[I8])),
-    ]
-    filled = [
-        st.lists(entries, min_size=1, max_size=4).map(lambda found, k=key, v=value: (MAP, ThriftMap(k, v, found)))
-        for key, value, entries in pairs
-    ]
-    return st.one_of(st.just((MAP, ThriftMap(0, 0, []))), *filled)
 
 
 def structs_of(inner: st.SearchStrategy[Struct]) -> st.SearchStrategy[Struct]:
@@ -74,9 +56,7 @@ def structs_of(inner: st.SearchStrategy[Struct]) -> st.SearchStrategy[Struct]:
         st.sampled_from([(BOOL_TRUE, True), (BOOL_FALSE, False)]),
         *(values.map(lambda found, kind=kind: (kind, found)) for kind, values in SCALARS.items()),
         inner.map(lambda found: (STRUCT, found)),
-        lists_of(inner, LIST),
-        lists_of(inner, SET),
-        maps_of(inner),
+        lists_of(inner),
     )
     return st.dictionaries(FIELD_IDS, fields, max_size=6).map(Struct)
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.rewrite.parquet.footer import (
-    MAGIC,
     TAIL_BYTES,
     ChunkField,
     ColumnChunk,
@@ -30,9 +29,10 @@ from compactor.rewrite.parquet.footer import (
     FileField,
     GroupField,
     RowGroup,
+    footer_bytes,
     footer_in,
 )
-from compactor.rewrite.parquet.thrift import LIST, STRUCT, Field, Struct, ThriftList, encode_struct
+from compactor.rewrite.parquet.thrift import STRUCT, Struct, structs
 from compactor.rewrite.reading.schema import UUID_WIDTH
 
 _EXTREMES: Final = (1, 2, 5, 6, 7, 8)  # of Statistics: min and max, old and new, and whether they are exact
@@ -120,13 +120,13 @@ def without_doubtful(end: bytes, doubts: Sequence[Sequence[Doubt]]) -> bytes:
     """
     footer = footer_in(end)
     groups = [_group(*pair) for pair in zip(footer.row_groups, doubts, strict=True)]
-    data = encode_struct(footer.tree.with_fields({FileField.ROW_GROUPS: _structs(groups)}))
-    return b"".join([end[: -TAIL_BYTES - footer.length], data, len(data).to_bytes(4, "little"), MAGIC])
+    changed = footer.tree.with_fields({FileField.ROW_GROUPS: structs(groups)})
+    return end[: -TAIL_BYTES - footer.length] + footer_bytes(changed)
 
 
 def _group(group: RowGroup, doubts: Sequence[Doubt]) -> Struct:
     chunks = [_chunk(*pair) for pair in zip(group.chunks, doubts, strict=True)]
-    return group.tree.with_fields({GroupField.COLUMNS: _structs(chunks)})
+    return group.tree.with_fields({GroupField.COLUMNS: structs(chunks)})
 
 
 def _chunk(chunk: ColumnChunk, doubt: Doubt) -> Struct:
@@ -139,7 +139,3 @@ def _chunk(chunk: ColumnChunk, doubt: Doubt) -> Struct:
     if Doubt.MEMBERS in doubt:
         metadata = metadata.without(ColumnField.ENCODING_STATS, ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)
     return tree.with_fields({ChunkField.META_DATA: (STRUCT, metadata)})
-
-
-def _structs(values: Sequence[Struct]) -> Field:
-    return LIST, ThriftList(STRUCT, values)

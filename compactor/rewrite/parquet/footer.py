@@ -26,6 +26,7 @@ from compactor.rewrite.parquet.thrift import (
     ThriftList,
     decode_struct,
     encode_struct,
+    structs,
 )
 from compactor.storage.byte_store import ByteRange, ByteStore
 
@@ -391,6 +392,12 @@ def footer_in(end: bytes) -> Footer:
     return _decoded(end[-TAIL_BYTES - length : -TAIL_BYTES], len(end))
 
 
+def footer_bytes(tree: Struct) -> bytes:
+    """The end of a file: FileMetaData, its length, and the magic number."""
+    data = encode_struct(tree)
+    return data + len(data).to_bytes(4, "little") + MAGIC
+
+
 def _decoded(data: bytes, file_size: int) -> Footer:
     tree, end = decode_struct(data)
     return Footer(tree=tree, length=len(data), file_size=file_size, trailing_bytes=len(data) - end)
@@ -426,7 +433,7 @@ def moved_offset_index(data: bytes, pages: ByteRange, shift: int) -> tuple[bytes
         if not pages.offset <= offset < offset + length <= pages.end:
             raise ThriftError("An OffsetIndex points outside its column chunk.")
         moved.append(location.with_fields({_PAGE_OFFSET: (I64, offset + shift)}))
-    return encode_struct(tree.with_fields({_PAGE_LOCATIONS: (LIST, ThriftList(STRUCT, moved))})), len(moved)
+    return encode_struct(tree.with_fields({_PAGE_LOCATIONS: structs(moved)})), len(moved)
 
 
 def column_index_pages(data: bytes) -> int:

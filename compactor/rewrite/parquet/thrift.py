@@ -4,12 +4,11 @@ A decoded struct is a plain tree. Every field, also an unknown one, keeps its id
 `encode_struct(decode_struct(data)[0])` returns the same bytes. It decodes Parquet footers, page indexes, page headers
 and bloom-filter headers. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
 
-Values by wire type: `BOOL_TRUE`/`BOOL_FALSE` bool · `I8` `I16` `I32` `I64` int · `DOUBLE` its 8 bytes, `UUID` its 16
-bytes (raw, which keeps a NaN's payload) · `BINARY` bytes · `STRUCT` `Struct` · `LIST`/`SET` `ThriftList` · `MAP`
-`ThriftMap`.
+Values by wire type: `BOOL_TRUE`/`BOOL_FALSE` bool · `I8` `I16` `I32` `I64` int · `DOUBLE` its 8 bytes (raw, which keeps
+a NaN's payload) · `BINARY` bytes · `STRUCT` `Struct` · `LIST` `ThriftList`.
 
-Two spellings that no known writer uses are refused, because decoding would lose them: padded varints, and a long list
-header for fewer than 15 elements.
+Refused are types that Parquet does not use (sets, maps, UUIDs), and two spellings that no known writer uses and that
+decoding would lose: padded varints, and a long list header for fewer than 15 elements.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ I64: Final = 6
 DOUBLE: Final = 7
 BINARY: Final = 8
 LIST: Final = 9
-SET: Final = 10
-MAP: Final = 11
 STRUCT: Final = 12
-UUID: Final = 13
 
 MAX_DEPTH: Final = 64  # Parquet nests six levels deep; each level costs two Python frames
 
@@ -44,6 +40,7 @@ _NIBBLE: Final = 0x0F
 _LONG_SIZE: Final = 15  # list header: the size follows as a varint
 _MAX_DELTA: Final = 15  # the largest step between field ids that a short header holds
 _MAX_VARINT_BYTES: Final = 10
+_DOUBLE_BYTES: Final = 8
 _INTEGER_BITS: Final = {I16: 16, I32: 32, I64: 64}
 
 Field = tuple[int, Any]
@@ -58,7 +55,7 @@ class ThriftError(GiveUpError):
 
 @dataclass(frozen=True, slots=True)
 class ThriftList:
-    """The elements of a list or set, all of `element_type`.
+    """The elements of a list, all of `element_type`.
 
     `values` is a list, except for booleans: there it is the raw bytes, one per element (1 is true; writers disagree
     whether false is 2 or 0).
@@ -66,15 +63,6 @@ class ThriftList:
 
     element_type: int
     values: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ThriftMap:
-    """(key, value) pairs in the order read. An empty map has no types on the wire: both are 0."""
-
-    key_type: int
-    value_type: int
-    entries: Sequence[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +124,11 @@ class Struct:
         """A copy lacking these fields; absent ones are no error."""
         kept = {field_id: found for field_id, found in self.fields.items() if field_id not in field_ids}
         return Struct(kept, self.long_headers)
+
+
+def structs(values: Sequence[Struct]) -> Field:
+    """A list of structs, as a field."""
+    return LIST, ThriftList(STRUCT, values)
 
 
 def _inserted(fields: dict[int, Field], field_id: int, new: Field) -> dict[int, Field]:
@@ -245,8 +238,8 @@ def _read_i8(data: bytes, position: int, _depth: int) -> tuple[int, int]:
     return raw - 256 if raw >= _CONTINUE else raw, position + 1
 
 
-def _read_fixed(data: bytes, position: int, size: int) -> tuple[bytes, int]:
-    end = position + size
+def _read_double(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
+    end = position + _DOUBLE_BYTES
     if end > len(data):
         raise ThriftError(f"Thrift bytes end after {len(data)}, a value needs {end}.")
     return data[position:end], end
@@ -289,30 +282,6 @@ def _read_list(data: bytes, position: int, depth: int) -> tuple[ThriftList, int]
     return ThriftList(element_type, values), position
 
 
-def _read_map(data: bytes, position: int, depth: int) -> tuple[ThriftMap, int]:
-    size, position = _read_varint(data, position)
-    if not size:
-        return ThriftMap(0, 0, []), position
-    if depth <= 0:
-        raise ThriftError(f"Thrift nests deeper than {MAX_DEPTH} levels.")
-    if 2 * size > len(data) - position:
-        raise ThriftError(f"A Thrift map claims {size} entries, {len(data) - position} bytes are left.")
-    key_type, value_type = data[position] >> 4, data[position] & _NIBBLE
-    position += 1
-    read_key, read_value = _element_reader(key_type), _element_reader(value_type)
-    entries = []
-    for _ in range(size):
-        key, position = read_key(data, position, depth - 1)
-        value, position = read_value(data, position, depth - 1)
-        entries.append((key, value))
-    return ThriftMap(key_type, value_type, entries), position
-
-
-def _element_reader(wire_type: int) -> _Reader:
-    # In a map a boolean takes one byte, which is kept raw as in lists.
-    return _read_i8 if wire_type in _BOOLEANS else _FIELD_READERS[wire_type]
-
-
 def _read_unknown(_data: bytes, position: int, _depth: int) -> tuple[None, int]:
     raise ThriftError(f"Unknown Thrift wire type before offset {position}.")
 
@@ -326,13 +295,13 @@ _FIELD_READERS: Final[tuple[_Reader, ...]] = (
     lambda data, position, _depth: _read_signed(data, position, 16),
     lambda data, position, _depth: _read_signed(data, position, 32),
     lambda data, position, _depth: _read_signed(data, position, 64),
-    lambda data, position, _depth: _read_fixed(data, position, 8),
+    _read_double,
     _read_binary,
     _read_list,
-    _read_list,
-    _read_map,
+    _read_unknown,
+    _read_unknown,
     _read_struct,
-    lambda data, position, _depth: _read_fixed(data, position, 16),
+    _read_unknown,
     _read_unknown,
     _read_unknown,
 )
@@ -385,9 +354,9 @@ def _write_i8(out: bytearray, number: int) -> None:
     out.append(number & 0xFF)
 
 
-def _write_fixed(out: bytearray, value: bytes, size: int) -> None:
-    if len(value) != size:
-        raise ThriftError(f"A Thrift value of {size} bytes has {len(value)}.")
+def _write_double(out: bytearray, value: bytes) -> None:
+    if len(value) != _DOUBLE_BYTES:
+        raise ThriftError(f"A Thrift double has {len(value)} bytes.")
     out += value
 
 
@@ -408,22 +377,9 @@ def _write_list(out: bytearray, value: ThriftList) -> None:
             _write_value(out, value.element_type, element)
 
 
-def _write_map(out: bytearray, value: ThriftMap) -> None:
-    _write_varint(out, len(value.entries))
-    if not value.entries:
-        return
-    out.append(value.key_type << 4 | value.value_type)
-    for key, entry in value.entries:
-        _write_value(out, I8 if value.key_type in _BOOLEANS else value.key_type, key)
-        _write_value(out, I8 if value.value_type in _BOOLEANS else value.value_type, entry)
-
-
 _OTHER_WRITERS: Final[dict[int, Callable[[bytearray, Any], None]]] = {
     I8: _write_i8,
-    DOUBLE: lambda out, value: _write_fixed(out, value, 8),
+    DOUBLE: _write_double,
     LIST: _write_list,
-    SET: _write_list,
-    MAP: _write_map,
     STRUCT: _write_struct,
-    UUID: lambda out, value: _write_fixed(out, value, 16),
 }

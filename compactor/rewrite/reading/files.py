@@ -18,8 +18,8 @@ from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, Footer, read_footer
-from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
+from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, Footer, footer_bytes, read_footer
+from compactor.rewrite.parquet.thrift import STRUCT, structs
 from compactor.rewrite.reading.projection import Projection, projection
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused
 from compactor.rewrite.reading.source_columns import SourceColumn, check_identified, source_columns
@@ -134,8 +134,8 @@ def without_arrow_schema(footer: Footer) -> pq.FileMetaData:
     """A footer as Arrow reads it, without the Arrow schema that the writer stored beside the Parquet schema."""
     tree = footer.tree
     kept = [pair for pair in tree.elements(FileField.KEY_VALUES, STRUCT) if pair.get(1) != ARROW_SCHEMA_KEY]
-    data = encode_struct(tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))}))
-    return pq.read_metadata(pa.BufferReader(MAGIC + data + len(data).to_bytes(4, "little") + MAGIC))
+    end = footer_bytes(tree.with_fields({FileField.KEY_VALUES: structs(kept)}))
+    return pq.read_metadata(pa.BufferReader(MAGIC + end))
 
 
 def data_bytes(file: pq.ParquetFile, size: int) -> int:

@@ -28,6 +28,7 @@ from compactor.rewrite.parquet.thrift import (
     Struct,
     ThriftList,
     encode_struct,
+    structs,
     varint,
 )
 from compactor.rewrite.splice.lineage_schema import INT64_TYPE, LINEAGE_NAMES, ROW_ID
@@ -158,7 +159,7 @@ def _chunk(field_id: int, rows: int, dictionary: _Page | None, pages: Sequence[_
         ColumnField.COMPRESSED_SIZE: (I64, sum(len(page.data) for page in every)),
         **offsets,
         ColumnField.STATISTICS: (STRUCT, bounds),
-        ColumnField.ENCODING_STATS: (LIST, ThriftList(STRUCT, stats)),
+        ColumnField.ENCODING_STATS: structs(stats),
     }
     return ColumnChunk(Struct({ChunkField.FILE_OFFSET: (I64, 0), ChunkField.META_DATA: (STRUCT, Struct(metadata))}))
 
@@ -194,7 +195,7 @@ def _offset_index(start: int, pages: Sequence[_Page]) -> bytes:
     for number, page in enumerate(pages):
         locations.append(Struct({1: (I64, offset), 2: (I32, len(page.data)), 3: (I64, number * PAGE_ROWS)}))
         offset += len(page.data)
-    return encode_struct(Struct({1: (LIST, ThriftList(STRUCT, locations))}))
+    return encode_struct(Struct({1: structs(locations)}))
 
 
 def _long(value: int) -> bytes:

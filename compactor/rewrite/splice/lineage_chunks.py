@@ -20,25 +20,16 @@ from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.rewrite.parquet.footer import (
     MAGIC,
-    TAIL_BYTES,
     ColumnChunk,
     ColumnField,
     FileField,
     Footer,
     GroupField,
     SchemaField,
+    footer_bytes,
+    footer_in,
 )
-from compactor.rewrite.parquet.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    Struct,
-    ThriftList,
-    decode_struct,
-    encode_struct,
-)
+from compactor.rewrite.parquet.thrift import BINARY, I32, I64, Struct, structs
 from compactor.rewrite.splice.inherited_chunks import MadeChunk, inherited_chunk
 from compactor.rewrite.splice.lineage_schema import (
     LAST_UPDATED,
@@ -163,7 +154,7 @@ def _read_lineage(store: ByteStore, location: str, footer: Footer, missing: Miss
     moved = chunk.moved(len(MAGIC) - pages.offset, None, None, None)
     group = Struct(
         {
-            GroupField.COLUMNS: (LIST, ThriftList(STRUCT, [moved])),
+            GroupField.COLUMNS: structs([moved]),
             GroupField.TOTAL_BYTE_SIZE: (I64, pages.length),
             GroupField.NUM_ROWS: (I64, missing.rows),
         }
@@ -171,16 +162,13 @@ def _read_lineage(store: ByteStore, location: str, footer: Footer, missing: Miss
     tree = Struct(
         {
             FileField.VERSION: (I32, _PARQUET_VERSION),
-            FileField.SCHEMA: (LIST, ThriftList(STRUCT, [root, leaf])),
+            FileField.SCHEMA: structs([root, leaf]),
             FileField.NUM_ROWS: (I64, missing.rows),
-            FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, [group])),
+            FileField.ROW_GROUPS: structs([group]),
             FileField.CREATED_BY: (BINARY, footer.created_by),
         }
     )
-    data = encode_struct(tree)
-    file = b"".join(
-        [MAGIC, store.read(location, pages.offset, pages.length), data, len(data).to_bytes(4, "little"), MAGIC]
-    )
+    file = MAGIC + store.read(location, pages.offset, pages.length) + footer_bytes(tree)
     try:
         own = pq.read_table(pa.BufferReader(file), page_checksum_verification=True).column(0).combine_chunks()
         return pc.coalesce(own, inherited)
@@ -228,9 +216,7 @@ def _make_chunks(columns: Mapping[int, pa.Array]) -> dict[int, MadeChunk]:
         or None,
     )
     file = sink.getvalue().to_pybytes()
-    length = int.from_bytes(file[-TAIL_BYTES : -len(MAGIC)], "little")
-    footer = Footer(decode_struct(file[-TAIL_BYTES - length : -TAIL_BYTES])[0], length, len(file))
-    (group,) = footer.row_groups
+    (group,) = footer_in(file).row_groups
     return {field_id: _made(file, chunk) for field_id, chunk in zip(ids, group.chunks, strict=True)}
 
 

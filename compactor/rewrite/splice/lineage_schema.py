@@ -27,7 +27,7 @@ from compactor.rewrite.parquet.footer import (
     RowGroup,
     SchemaField,
 )
-from compactor.rewrite.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Field, Struct, ThriftError, ThriftList
+from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Field, Struct, ThriftError, structs
 
 ROW_ID: Final = 2147483540
 LAST_UPDATED: Final = 2147483539
@@ -140,22 +140,22 @@ def without_lineage(footer: Footer) -> Footer:
     kept = [element for position, element in enumerate(footer.schema) if position not in gone]
     groups = [_group_without(group, leaves) for group in footer.row_groups]
     changes = {
-        FileField.SCHEMA: _structs(_with_children(kept, -len(removed))),
-        FileField.ROW_GROUPS: _structs(groups),
+        FileField.SCHEMA: structs(_with_children(kept, -len(removed))),
+        FileField.ROW_GROUPS: structs(groups),
     }
     orders = tree.elements(FileField.COLUMN_ORDERS, STRUCT)
     if orders:
-        changes[FileField.COLUMN_ORDERS] = _structs(_without(orders, leaves))
+        changes[FileField.COLUMN_ORDERS] = structs(_without(orders, leaves))
     return replace(footer, tree=tree.with_fields(changes))
 
 
 def _group_without(group: RowGroup, leaves: set[int]) -> Struct:
     chunks = group.tree.elements(GroupField.COLUMNS, STRUCT)
     removed = [ColumnChunk(chunk) for position, chunk in enumerate(chunks) if position in leaves]
-    changes = {GroupField.COLUMNS: _structs(_without(chunks, leaves))} | group_sizes(group.tree, removed, -1)
+    changes = {GroupField.COLUMNS: structs(_without(chunks, leaves))} | group_sizes(group.tree, removed, -1)
     tree = group.tree.with_fields(changes)
     sorting = group.tree.elements(GroupField.SORTING_COLUMNS, STRUCT)
-    return tree.with_fields({GroupField.SORTING_COLUMNS: _structs(_sorting(sorting, leaves))}) if sorting else tree
+    return tree.with_fields({GroupField.SORTING_COLUMNS: structs(_sorting(sorting, leaves))}) if sorting else tree
 
 
 def _sorting(sorting: Sequence[Struct], leaves: set[int]) -> list[Struct]:
@@ -189,10 +189,10 @@ def group_sizes(group: Struct, chunks: Sequence[ColumnChunk], sign: int) -> dict
 def with_lineage(head: Struct) -> Struct:
     """FileMetaData of a file without lineage columns, with both added to its schema."""
     elements = [*head.elements(FileField.SCHEMA, STRUCT), *LINEAGE_ELEMENTS.values()]
-    changes = {FileField.SCHEMA: _structs(_with_children(elements, len(LINEAGE_ELEMENTS)))}
+    changes = {FileField.SCHEMA: structs(_with_children(elements, len(LINEAGE_ELEMENTS)))}
     orders = head.elements(FileField.COLUMN_ORDERS, STRUCT)
     if orders:
-        changes[FileField.COLUMN_ORDERS] = _structs([*orders, *(_SIGNED_ORDER for _ in LINEAGE_ELEMENTS)])
+        changes[FileField.COLUMN_ORDERS] = structs([*orders, *(_SIGNED_ORDER for _ in LINEAGE_ELEMENTS)])
     tree = _with_value(head.with_fields(changes), _ICEBERG_SCHEMA, _iceberg_with_lineage)
     return _with_arrow_schema(tree, lambda fields: [*fields, *arrow_fields(LINEAGE_NAMES)])
 
@@ -241,7 +241,7 @@ def _with_value(tree: Struct, key: bytes, edit: Callable[[bytes], bytes]) -> Str
         value = pair.get(_VALUE, BINARY)
         if pair.get(_KEY) == key and value is not None:
             pairs[position] = pair.with_fields({_VALUE: (BINARY, edit(value))})
-    return tree.with_fields({FileField.KEY_VALUES: _structs(pairs)})
+    return tree.with_fields({FileField.KEY_VALUES: structs(pairs)})
 
 
 def _with_children(elements: list[Struct], change: int) -> list[Struct]:
@@ -254,7 +254,3 @@ def _with_children(elements: list[Struct], change: int) -> list[Struct]:
 
 def _without(values: Sequence[Struct], positions: set[int]) -> list[Struct]:
     return [value for position, value in enumerate(values) if position not in positions]
-
-
-def _structs(values: Sequence[Struct]) -> Field:
-    return LIST, ThriftList(STRUCT, values)

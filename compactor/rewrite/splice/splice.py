@@ -13,7 +13,7 @@ need not be adjacent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -28,21 +28,12 @@ from compactor.rewrite.parquet.footer import (
     RowGroup,
     bloom_filter_range,
     column_index_pages,
+    footer_bytes,
+    footer_in,
     moved_offset_index,
     read_footer,
 )
-from compactor.rewrite.parquet.thrift import (
-    I16,
-    I64,
-    LIST,
-    STRUCT,
-    Field,
-    Struct,
-    ThriftError,
-    ThriftList,
-    decode_struct,
-    encode_struct,
-)
+from compactor.rewrite.parquet.thrift import I16, I64, STRUCT, Field, Struct, ThriftError, structs
 from compactor.rewrite.splice.checks import PANDAS, SpliceLimits, layout_fault, refusal, wrong_row_count
 from compactor.rewrite.splice.lineage_chunks import (
     GroupLineage,
@@ -76,7 +67,6 @@ class SplicedFile:
         size: Bytes of the file.
         split_offsets: Offset of each row group, ascending.
         column_sizes: Compressed bytes per field id, over all row groups.
-        row_groups: Number of row groups.
         lineage_bytes: Bytes of the column chunks that were written, not copied, for row lineage.
     """
 
@@ -84,19 +74,12 @@ class SplicedFile:
     size: int
     split_offsets: tuple[int, ...]
     column_sizes: dict[int, int]
-    row_groups: int
     lineage_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Indexes:
-    """The page indexes of a chunk to write: never a ColumnIndex alone (PageIndex.md)."""
-
-    column_index: bytes | None
-    offset_index: bytes | None
-
-
-_NO_INDEXES: Final = _Indexes(None, None)
+_Indexes = tuple[bytes | None, bytes | None]
+"""ColumnIndex and OffsetIndex of a chunk to write: never the first alone (PageIndex.md)."""
+_NO_INDEXES: Final = (None, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +234,6 @@ def _write(
         size=file.finish(),
         split_offsets=tuple(starts),
         column_sizes=written.column_sizes,
-        row_groups=len(trees),
         lineage_bytes=sum(chunk.pages.length for new in made for chunk in new.values()),
     )
 
@@ -300,7 +282,7 @@ def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) 
             offset, pages = file.position, made.chunk.pages
             file.write(made.data)
             offset_index, _ = moved_offset_index(made.offset_index, pages, offset - pages.offset)
-            indexes = _Indexes(made.column_index, offset_index)
+            indexes = (made.column_index, offset_index)
             placed[-1][field_id] = _Chunk(source=None, chunk=made.chunk, pages=pages, offset=offset, indexes=indexes)
     return placed
 
@@ -309,8 +291,8 @@ def _describe(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> l
     """Write bloom filters and page indexes of chunks whose pages are written; returns their footer entries."""
     blooms = _copy_blooms(store, file, chunks)
     indexes = _read_indexes(store, chunks)
-    column_indexes = _append_all(file, [found.column_index for found in indexes])
-    offset_indexes = _append_all(file, [found.offset_index for found in indexes])
+    column_indexes = _append_all(file, [column_index for column_index, _ in indexes])
+    offset_indexes = _append_all(file, [offset_index for _, offset_index in indexes])
     parts = zip(chunks, blooms, column_indexes, offset_indexes, strict=True)
     return [placed.chunk.moved(placed.shift, *found) for placed, *found in parts]
 
@@ -356,7 +338,7 @@ def _moved_indexes(chunk: _Chunk, data: dict[ByteRange, bytes]) -> _Indexes:
             return _NO_INDEXES
     except (ThriftError, KeyError):
         return _NO_INDEXES
-    return _Indexes(column_index, offset_index)
+    return column_index, offset_index
 
 
 def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRange | None]:
@@ -372,7 +354,7 @@ def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRan
 
 def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal: int, added: int) -> Struct:
     """The row group's tree with these chunks; the last `added` chunks are new."""
-    changes: dict[int, Field] = {GroupField.COLUMNS: (LIST, ThriftList(STRUCT, chunks))}
+    changes: dict[int, Field] = {GroupField.COLUMNS: structs(chunks)}
     if added:
         changes |= group_sizes(group.tree, [ColumnChunk(chunk) for chunk in chunks[-added:]], 1)
     if GroupField.FILE_OFFSET in group.tree.fields:
@@ -388,14 +370,10 @@ def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[St
     Raises:
         GiveUpError: reason `row_count_mismatch`, or the offset of a chunk is wrong.
     """
-    changes: dict[int, Field] = {
-        FileField.NUM_ROWS: (I64, rows),
-        FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, groups)),
-    }
-    data = encode_struct(head.with_fields(changes))
+    end = footer_bytes(head.with_fields({FileField.NUM_ROWS: (I64, rows), FileField.ROW_GROUPS: structs(groups)}))
     data_end = file.position
-    file.write(data + len(data).to_bytes(4, "little") + MAGIC)
-    written = Footer(decode_struct(data)[0], len(data), file.position)
+    file.write(end)
+    written = replace(footer_in(MAGIC + end), file_size=file.position)
     found = wrong_row_count([written]) or layout_fault([written], SpliceLimits())
     if found is None and written.data_end != data_end:
         found = Refusal(Reason.BAD_OFFSETS, f"The footer is at offset {data_end}, not at {written.data_end}.")
@@ -413,4 +391,4 @@ def _head(footers: Sequence[Footer]) -> Struct:
     kept = [pair for pair in pairs if pair.get(_KEY) != PANDAS]
     if not kept:
         return footers[0].tree.without(FileField.KEY_VALUES)
-    return footers[0].tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))})
+    return footers[0].tree.with_fields({FileField.KEY_VALUES: structs(kept)})
