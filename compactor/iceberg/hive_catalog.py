@@ -8,13 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.typedef import Properties
 
-ANSWER_SECONDS: Final = 60.0
-"""To connect, and without receiving a byte."""
+from compactor.iceberg.rest_catalog import ANSWER_SECONDS
 
 
 def open_hive_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -63,7 +62,10 @@ def _with_timeout(make: Any) -> Any:
 
 
 def _set_timeout(transport: Any) -> None:
-    """Of the socket inside a buffered transport or, with Kerberos, inside a SASL transport."""
+    """To connect, and without receiving a byte.
+
+    Of the socket inside a buffered transport or, with Kerberos, inside a SASL transport.
+    """
     for name in ("_TBufferedTransport__trans", "transport"):
         inner = getattr(transport, name, None)
         if inner is not None:

@@ -18,11 +18,11 @@ from compactor.iceberg.vending_catalog import VendingRestCatalog
 from compactor.settings.catalogs import catalog_type
 from compactor.storage.s3_client import checksum_environment
 
-_CONNECT: Final = {"connect_timeout": f"{CONNECT_SECONDS:.0f}"}
-_ANSWER: Final = f"{ANSWER_SECONDS:.0f}"
+_CONNECT: Final = {"connect_timeout": str(CONNECT_SECONDS)}
+_ANSWER: Final = str(ANSWER_SECONDS)
 _LIBPQ: Final = {
     **_CONNECT,
-    "tcp_user_timeout": f"{ANSWER_SECONDS * 1000:.0f}",
+    "tcp_user_timeout": str(ANSWER_SECONDS * 1000),
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "4",

@@ -25,9 +25,9 @@ from requests.adapters import DEFAULT_POOLSIZE
 
 from compactor.iceberg.conditional_load import AlreadyKnownError, NoAnswerError, Question
 
-CONNECT_SECONDS: Final = 10.0
-ANSWER_SECONDS: Final = 60.0
-"""Without receiving a byte. A busy catalog needs seconds to load a table of thousands of snapshots."""
+CONNECT_SECONDS: Final = 10
+ANSWER_SECONDS: Final = 60
+"""Without receiving a byte, from any catalog. A busy one needs seconds to load a table of thousands of snapshots."""
 CONNECTIONS: Final = 32
 """Kept alive for each catalog. More threads than that close theirs after each call."""
 

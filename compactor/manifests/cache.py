@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
 from pyiceberg.manifest import ManifestFile
@@ -37,14 +37,12 @@ class ManifestCache:
         self,
         limit_bytes: int,
         listener: Listener = ignore,
-        clock: Callable[[], float] = time.monotonic,
         disk: ManifestDisk | None = None,
         least_kept_bytes: int = 0,
     ) -> None:
         self._limit = limit_bytes
         self._least_kept_bytes = least_kept_bytes
         self._listener = listener
-        self._clock = clock
         self._disk = disk
         self._reader: Reader = read_here
         self._behind = None if disk is None else WriteBehind(disk)
@@ -87,7 +85,7 @@ class ManifestCache:
         Raises:
             RetryError: a manifest cannot be read.
         """
-        started = self._clock()
+        started = time.monotonic()
         wanted = wanted_of(table, manifests)
         used = self._in_memory(wanted)
         new = self._on_disk([each for each in wanted if each.key not in used])
@@ -106,7 +104,7 @@ class ManifestCache:
             disk_hits=len(new) - len(missing),
             misses=len(missing),
             bytes_read=bytes_read,
-            seconds=self._clock() - started,
+            seconds=time.monotonic() - started,
             prefetched=len(new) if prefetch else 0,
             foreseen=foreseen,
             unusual=unusual,

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
 from compactor.iceberg.proxies import java_rest_proxy, with_store_proxy
+from compactor.iceberg.rest_catalog import ANSWER_SECONDS, CONNECT_SECONDS
 from compactor.reasons import Reason
 from compactor.settings.catalogs import catalog_type, type_problem
 from compactor.spark.file_io import file_io_conf, stores_of
@@ -29,10 +30,10 @@ PASSED_UNCHANGED = (
     "http-client.",
 )
 _GLUE_ACCESS_KEYS = ("glue.access-key-id", "client.access-key-id")
-CONNECT_SECONDS = 10
-ANSWER_SECONDS = 60
-"""Iceberg's Java clients have no timeouts of their own, so that a commit would wait forever. As for PyIceberg; a commit
-whose answer does not come in time counts as unknown, and is looked for."""
+_IN_MILLISECONDS = {
+    "jdbc.connectTimeout": str(CONNECT_SECONDS * 1000),
+    "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000),
+}
 _TIMEOUTS: Mapping[str, Mapping[str, str]] = {
     "rest": {
         "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
@@ -43,10 +44,12 @@ _TIMEOUTS: Mapping[str, Mapping[str, str]] = {
         "hadoop.hive.metastore.client.connection.timeout": f"{CONNECT_SECONDS}s",
     },
     "postgresql": {"jdbc.connectTimeout": str(CONNECT_SECONDS), "jdbc.socketTimeout": str(ANSWER_SECONDS)},
-    "mysql": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
-    "mariadb": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
+    "mysql": _IN_MILLISECONDS,
+    "mariadb": _IN_MILLISECONDS,
 }
-"""Properties of a Spark catalog by its type or database; PostgreSQL's driver takes seconds, the others milliseconds."""
+"""Properties of a Spark catalog by its type or database; PostgreSQL's driver takes seconds, the others milliseconds.
+Iceberg's Java clients have no timeouts of their own, so that a commit would wait forever. A commit whose answer does
+not come in time counts as unknown, and is looked for."""
 _ENDED: Mapping[str, str] = {
     "postgresql": "08001,57P01,57P02,57P03,57P05",
     "mysql": "08S01,08001",
@@ -141,7 +144,8 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
         path = uri.split("sqlite:///", 1)[-1]
         return {**conf, "uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": "30000"}
     parts = urlsplit(uri)
-    driver = parts.scheme.split("+")[0].replace("postgres", "postgresql").replace("postgresqlql", "postgresql")
+    driver = parts.scheme.split("+")[0]
+    driver = "postgresql" if driver == "postgres" else driver
     if driver not in {"postgresql", "mysql", "mariadb"}:
         raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason=Reason.BAD_SETTING)
     try:

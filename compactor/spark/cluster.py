@@ -1,6 +1,6 @@
 """The cluster that Spark runs on: its executors, read every two seconds, and the rewrite slots that follow from them.
 
-`slots_of` and `Shortage` are pure; `ClusterWatch` reads Spark and tells the pool of slots.
+`slots_of` and `may_grow` are pure; `ClusterWatch` reads Spark and tells the pool of slots.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from compactor.errors import InputError
 
 LOG = logging.getLogger("firnline")
 POLL_SECONDS = 2.0
-SHORTAGE_SECONDS = 60.0
 CHECK_SECONDS = 30.0
-GROWTH_SECONDS = 60.0
-GROWTH_PAUSE_SECONDS = 240.0
+PATIENCE_SECONDS = 60.0
+"""A cluster that gives no executor for so long has none to give."""
+GROWTH_CYCLE = 5
+"""Of so many minutes, the first lets Spark add executors; in the others the stream keeps its core."""
 STREAM_CORES = 1
 """Spark's query decodes events in tasks of milliseconds: one core is enough at any rate of events (FAIR does not
 preempt, so without it a batch would wait for the end of a rewrite task)."""
@@ -68,37 +69,24 @@ def slots_of(cores: int, stream_cores: int, growth: DynamicAllocation | None, *,
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """How long work has waited without any executor. Pure; times in seconds of any steady clock."""
-
-    since: float | None = None
-
-    def seen(self, executors: Executors, now: float, *, wanted: bool) -> Shortage:
-        """After a look. `wanted`: an executor should be there, or tasks wait for one."""
-        if executors.executors or not wanted:
-            return Shortage()
-        return self if self.since is not None else Shortage(now)
-
-    def seconds(self, now: float) -> float:
-        """Seconds without an executor; 0 if there is one or nothing waits."""
-        return 0.0 if self.since is None else max(0.0, now - self.since)
-
-
-@dataclass(frozen=True)
 class ClusterState:
-    """What the pages and metrics show.
+    """What the pages and metrics show. Times are seconds of a steady clock.
 
     Attributes:
         executors: As of the last look.
         slots: Rewrite slots; 0 until the packages of the executors were checked.
         shortage_seconds: How long work has waited without any executor.
         trouble: What is wrong, with the remedy; empty if nothing is.
+        short_since: Since when work has waited without any executor.
+        waiting_since: Since when runs have waited for slots, with as many cores.
     """
 
     executors: Executors = field(default_factory=Executors)
     slots: int = 0
     shortage_seconds: float = 0.0
     trouble: str = ""
+    short_since: float | None = None
+    waiting_since: float | None = None
 
 
 MANY = 2**31 - 1
@@ -155,7 +143,6 @@ class ClusterWatch:
         stream_cores: Cores that rewrites leave to the stream.
         check: Imports what tasks need on executors, in so many tasks; raises InputError. Until it has passed there are
             no slots, because every rewrite would fail. None: nothing to check.
-        clock: A steady clock in seconds.
     """
 
     def __init__(
@@ -166,21 +153,16 @@ class ClusterWatch:
         *,
         stream_cores: int,
         check: Callable[[int], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
         self._resize = resize
         self._busy = busy
         self._stream_cores = stream_cores
         self._check = check
-        self._clock = clock
         self._growth = spark.dynamic_allocation
         self._packages = ""
-        self._shortage = Shortage()
-        self._reported = False
-        self._waiting_since: float | None = None
         self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._watch, name="cluster", daemon=True)
         self.state = ClusterState()
 
     def start(self) -> None:
@@ -188,49 +170,38 @@ class ClusterWatch:
         self.look()
         if self._spark.is_local:
             return
-        for name, work in (("cluster", self._watch), ("executor-check", self._check_packages)):
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._thread.start()
+        threading.Thread(target=self._check_packages, name="executor-check", daemon=True).start()
 
     def stop(self) -> None:
         """End the watch. Call it before Spark stops."""
         self._stopped.set()
-        self._threads[0].join(POLL_SECONDS * 2) if self._threads else None
+        if self._thread.is_alive():
+            self._thread.join(POLL_SECONDS * 2)
 
-    def look(self) -> ClusterState:
-        """Read the executors and set the slots.
+    def look(self, at: float | None = None) -> ClusterState:
+        """Read the executors and set the slots. `at`: seconds of a steady clock, by default now.
 
         Raises:
             Py4JError: Spark has stopped.
         """
-        executors, now = self._spark.read(), self._clock()
+        executors, before = self._spark.read(), self.state
+        now = time.monotonic() if at is None else at
         holding, waiting = self._busy()
-        before = self.state
-        if not waiting:
-            self._waiting_since = None
-        elif self._waiting_since is None or executors.cores != before.executors.cores:
-            self._waiting_since = now
         checked = self._check is None
-        self._shortage = self._shortage.seen(
-            executors, now, wanted=self._growth is None or holding or waiting or not checked
-        )
-        grow = may_grow(self._waiting_since, now)
+        same_size = executors.cores == before.executors.cores
+        waiting_since = _since(before.waiting_since if same_size else None, now, holds=waiting)
+        wanted = self._growth is None or holding or waiting or not checked
+        short_since = _since(before.short_since, now, holds=wanted and not executors.executors)
+        grow = may_grow(waiting_since, now)
         slots = slots_of(executors.cores, self._stream_cores, self._growth, grow=grow) if checked else 0
-        short = self._shortage.seconds(now)
-        self.state = ClusterState(executors, slots, short, self._packages or no_executor(short))
+        short = 0.0 if short_since is None else now - short_since
+        trouble = self._packages or (NO_EXECUTOR if short >= PATIENCE_SECONDS else "")
+        self.state = ClusterState(executors, slots, short, trouble, short_since, waiting_since)
         self._report(before)
         if slots != before.slots:
             self._resize(slots)
         return self.state
-
-    def read_cores(self) -> int:
-        """The cores at this moment, without any change of the slots.
-
-        Raises:
-            Py4JError: Spark has stopped.
-        """
-        return self._spark.read().cores
 
     def _report(self, before: ClusterState) -> None:
         """Log each change once."""
@@ -240,9 +211,8 @@ class ClusterWatch:
                 "%d rewrite slots: %d cores of %d executors on %d hosts, %d for the stream",
                 now.slots, cores, now.executors.executors, len(now.executors.tasks), self._stream_cores,
             )  # fmt: skip
-        if now.trouble != before.trouble and now.trouble and not self._reported:
+        if now.trouble and not before.trouble:
             LOG.error("%s", now.trouble)
-        self._reported = bool(now.trouble)
 
     def _watch(self) -> None:
         while not self._stopped.wait(POLL_SECONDS):
@@ -265,16 +235,15 @@ class ClusterWatch:
                 return
 
 
+def _since(before: float | None, now: float, *, holds: bool) -> float | None:
+    """Since when something holds, if it does now; `before`: as of the last look."""
+    if not holds:
+        return None
+    return now if before is None else before
+
+
 def may_grow(waiting_since: float | None, now: float) -> bool:
-    """Whether more tasks than there are cores may be given to Spark, so that it adds executors.
-
-    Where none came within a minute, the cluster has none to give: then the stream keeps its core for four minutes.
-    """
-    return (
-        waiting_since is not None and (now - waiting_since) % (GROWTH_SECONDS + GROWTH_PAUSE_SECONDS) < GROWTH_SECONDS
-    )
-
-
-def no_executor(seconds: float) -> str:
-    """What to say after so many seconds without an executor; empty for the first minute."""
-    return NO_EXECUTOR if seconds >= SHORTAGE_SECONDS else ""
+    """Whether more tasks than there are cores may be given to Spark, so that it adds executors."""
+    if waiting_since is None:
+        return False
+    return (now - waiting_since) % (GROWTH_CYCLE * PATIENCE_SECONDS) < PATIENCE_SECONDS

@@ -180,15 +180,9 @@ def checksum_environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """Settings of a client; equal settings share one client.
+class Signing:
+    """Who signs requests; `anonymous`: nobody."""
 
-    `anonymous`: do not sign requests. `connect_timeout`, `read_timeout`: seconds, None for boto's default (60).
-    `addressing`: `path`, `virtual` or `auto`. `attempts`: of each request, including the first.
-    """
-
-    endpoint: str | None
-    region: str | None
     access_key: str | None
     secret_key: str | None = field(repr=False)
     session_token: str | None = field(repr=False)
@@ -196,19 +190,36 @@ class ClientSettings:
     role: str | None
     role_session: str | None
     anonymous: bool
-    addressing: str
-    dualstack: bool
-    accelerate: bool
-    arn_region: bool
+
+    @property
+    def keys(self) -> dict[str, str | None]:
+        """As boto3 names them."""
+        return {
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+            "aws_session_token": self.session_token,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Settings of a client; equal settings share one client.
+
+    `options`, `s3_options`: of botocore's `Config`, and of S3 there; what is not in them has boto's default.
+    """
+
+    endpoint: str | None
+    region: str | None
+    signing: Signing
     proxy: str | None = field(repr=False)
-    connect_timeout: float | None
-    read_timeout: float | None
     attempts: int
+    options: tuple[tuple[str, Any], ...]
+    s3_options: tuple[tuple[str, Any], ...]
 
     @property
     def without_keys(self) -> ClientSettings:
         """The same store and way to it, without a credential."""
-        return replace(self, access_key=None, secret_key=None, session_token=None)
+        return replace(self, signing=replace(self.signing, access_key=None, secret_key=None, session_token=None))
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
@@ -221,26 +232,37 @@ def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     if endpoint and "://" not in endpoint:
         endpoint = f"https://{endpoint}"
     retries = whole_number(properties.get("s3.retry.num-retries", ""))
+    options = {
+        "connect_timeout": _seconds(properties, "s3.connect-timeout"),
+        "read_timeout": _seconds(properties, "s3.request-timeout"),
+        "use_dualstack_endpoint": (_true(properties, "s3.dualstack-enabled") and endpoint is None) or None,
+    }
+    s3_options = {
+        "addressing_style": _addressing(properties, endpoint),
+        "use_accelerate_endpoint": _true(properties, "s3.acceleration-enabled") and endpoint is None,
+        "use_arn_region": _true(properties, "s3.use-arn-region-enabled"),
+    }
     return ClientSettings(
         endpoint=endpoint,
         region=_first(properties, "s3.region", "client.region"),
+        signing=_signing(properties),
+        proxy=properties.get("s3.proxy-uri") or None,
+        attempts=5 if retries is None else 1 + retries,
+        options=tuple((name, value) for name, value in options.items() if value is not None),
+        s3_options=tuple(s3_options.items()),
+    )
+
+
+def _signing(properties: Mapping[str, str]) -> Signing:
+    names = ("s3.role-session-name", "client.role-session-name", "client.assume-role.session-name")
+    return Signing(
         access_key=_first(properties, "s3.access-key-id", "client.access-key-id"),
         secret_key=_first(properties, "s3.secret-access-key", "client.secret-access-key"),
         session_token=_first(properties, "s3.session-token", "client.session-token"),
         profile=_first(properties, "s3.profile-name", "client.profile-name"),
         role=_first(properties, "s3.role-arn", "client.role-arn", "client.assume-role.arn"),
-        role_session=_first(
-            properties, "s3.role-session-name", "client.role-session-name", "client.assume-role.session-name"
-        ),
+        role_session=_first(properties, *names),
         anonymous=_true(properties, "s3.anonymous"),
-        addressing=_addressing(properties, endpoint),
-        dualstack=_true(properties, "s3.dualstack-enabled") and endpoint is None,
-        accelerate=_true(properties, "s3.acceleration-enabled") and endpoint is None,
-        arn_region=_true(properties, "s3.use-arn-region-enabled"),
-        proxy=properties.get("s3.proxy-uri") or None,
-        connect_timeout=_seconds(properties, "s3.connect-timeout"),
-        read_timeout=_seconds(properties, "s3.request-timeout"),
-        attempts=5 if retries is None else 1 + retries,
     )
 
 
@@ -306,57 +328,46 @@ def _new_client(settings: ClientSettings, vended: VendedCredential | None = None
     from botocore.exceptions import ProfileNotFound  # noqa: PLC0415
 
     checksum_environment()
-    timeouts = {"connect_timeout": settings.connect_timeout, "read_timeout": settings.read_timeout}
+    signing = settings.signing
     config = Config(
-        s3={
-            "addressing_style": settings.addressing,
-            "use_accelerate_endpoint": settings.accelerate,
-            "use_arn_region": settings.arn_region,
-        },
+        s3=dict(settings.s3_options),
         retries={"mode": "standard", "total_max_attempts": settings.attempts},
         max_pool_connections=2 * THREADS_MAX,
-        **({"use_dualstack_endpoint": True} if settings.dualstack else {}),
-        **({"signature_version": UNSIGNED} if settings.anonymous else {}),
-        **({"proxies": {"http": settings.proxy, "https": settings.proxy}} if settings.proxy else {}),
-        **{name: value for name, value in timeouts.items() if value is not None},
+        proxies={"http": settings.proxy, "https": settings.proxy} if settings.proxy else None,
+        signature_version=UNSIGNED if signing.anonymous else None,
+        **dict(settings.options),
     )
     try:
-        session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
+        session = boto3.Session(profile_name=signing.profile, region_name=settings.region)
     except ProfileNotFound as error:
         raise GiveUpError(
             f"{error}: check s3.profile-name and the AWS configuration files of the machine that runs firnline.",
             reason=Reason.ACCESS_DENIED,
         ) from error
-    keys = {
-        "aws_access_key_id": settings.access_key,
-        "aws_secret_access_key": settings.secret_key,
-        "aws_session_token": settings.session_token,
-    }
+    keys = signing.keys
     if vended is not None:
         session = _session_with(VendedKeys(vended), settings.region or session.region_name)
-    elif settings.role and not settings.anonymous:
-        session, keys = _assumed(session, keys, settings), {}
+    elif signing.role and not signing.anonymous:
+        session, keys = _assumed(session, signing, settings.region), {}
     return session.client("s3", endpoint_url=settings.endpoint, config=config, **keys)
 
 
-def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings) -> Any:
+def _assumed(session: Any, signing: Signing, region: str | None) -> Any:
     """A session with the role's credentials, which are requested when needed and renewed before they expire."""
     import boto3  # noqa: PLC0415
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials  # noqa: PLC0415
 
-    source = (
-        boto3.Session(profile_name=settings.profile, region_name=settings.region, **keys)
-        if any(keys.values())
-        else session
-    )
+    source = session
+    if any(signing.keys.values()):
+        source = boto3.Session(profile_name=signing.profile, region_name=region, **signing.keys)
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=source._session.create_client,  # noqa: SLF001 - as boto's own AssumeRoleProvider does
         source_credentials=source.get_credentials(),
-        role_arn=settings.role,
-        extra_args={"RoleSessionName": settings.role_session} if settings.role_session else None,
+        role_arn=signing.role,
+        extra_args={"RoleSessionName": signing.role_session} if signing.role_session else None,
     )
     credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, method="assume-role")
-    return _session_with(credentials, settings.region or session.region_name)
+    return _session_with(credentials, region or session.region_name)
 
 
 def _session_with(credentials: Any, region: str | None) -> Any:
@@ -383,8 +394,8 @@ class VendedKeys:
     def get_frozen_credentials(self) -> Any:
         from botocore.credentials import ReadOnlyCredentials  # noqa: PLC0415
 
-        settings = client_settings(dict(self._vended.current().properties))
-        return ReadOnlyCredentials(settings.access_key, settings.secret_key, settings.session_token)
+        signing = _signing(dict(self._vended.current().properties))
+        return ReadOnlyCredentials(signing.access_key, signing.secret_key, signing.session_token)
 
     def get_deferred_property(self, property_name: str) -> Any:
         """As botocore's class: for endpoints that contain the account."""

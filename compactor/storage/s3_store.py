@@ -36,7 +36,6 @@ from compactor.storage.s3_parts import (
     Part,
     PartPlanner,
     PartSizes,
-    Piece,
     SentPart,
     sent_instead,
 )
@@ -47,100 +46,21 @@ _OPENING_BYTES: Final = 16  # longer than the magic number of any file format
 _PRECONDITION: Final = 412
 
 
-class S3Upload:
-    """An OutputFile, used from one thread. Its own threads make the parts, a bounded number at a time."""
+class _Parts:
+    """The parts of one multipart upload. Threads make them, a bounded number at a time; add them from one thread."""
 
-    def __init__(self, store: S3Objects, location: str) -> None:
-        self.location = location
+    def __init__(self, store: S3Objects, location: str, planner: PartPlanner) -> None:
+        self.upload_id = ""
+        self.etags: list[Future[str]] = []
+        self._location = location
         self._store = store
-        self._properties = store.properties
-        copying = store.can_copy is not False and not takes_equal_parts_only(self._properties)
-        self._planner = PartPlanner(PART_SIZES, copying=copying)
-        self._opening = b""
-        self._position = 0
-        self._closed = False
-        self._upload_id = ""
-        self._finishing = False  # a request to complete was sent: the object may exist
-        self._foreign = False  # an object of another writer exists
+        self._planner = planner
         self._threads: ThreadPoolExecutor | None = None
-        self._free = threading.BoundedSemaphore(upload_threads(self._properties))
+        self._free = threading.BoundedSemaphore(upload_threads(store.properties))
         self._free_to_send = threading.BoundedSemaphore(_SENT_AT_ONCE)
-        self._parts: list[Future[str]] = []
         self._failures: list[BaseException] = []
 
-    @property
-    def position(self) -> int:
-        return self._position
-
-    def write(self, data: bytes) -> None:
-        self._check_open()
-        if not self._position and len(data) <= _OPENING_BYTES:
-            self._opening = bytes(data)
-        else:
-            self._add_opening()
-            self._submit(self._planner.add(bytes(data)))
-        self._position += len(data)
-
-    def copy_range(self, source_location: str, offset: int, length: int) -> None:
-        self._check_open()
-        check_range(source_location, offset, length)
-        size = self._store.state(source_location).size
-        if offset + length > size:
-            raise truncated(source_location, offset, length, max(0, size - offset))
-        if not length:
-            return
-        piece = CopiedRange(source_location, offset, length)
-        if self._opening and self._stands_before(piece):
-            before = len(self._opening)
-            piece, self._opening = CopiedRange(source_location, offset - before, before + length), b""
-        self._add_opening()
-        self._submit(self._planner.add(piece))
-        self._position += length
-
-    def finish(self) -> int:
-        self._check_open()
-        self._add_opening()
-        last = self._planner.finish()
-        alone = [part for part in last if isinstance(part, SentPart)]
-        if not self._upload_id and len(last) == len(alone) <= 1:
-            self._put(b"".join(self._bytes_of(piece) for part in alone for piece in part.pieces))
-        else:
-            self._submit(last)
-            etags = [part.result() for part in self._parts]
-            self._stop_threads()
-            self._complete(etags)
-        self._closed = True
-        stored = self._store.size(self.location)
-        if stored != self._position:
-            raise RetryError(f"{self.location} holds {stored} bytes after {self._position} were written.")
-        return self._position
-
-    def abort(self) -> None:
-        self._closed = True
-        self._stop_threads()
-        ours = self._finishing and not self._foreign
-        if self._upload_id:
-            aborted = self._store.abort_upload(OpenUpload(self.location, self._upload_id))
-            ours = ours and not aborted  # an upload that can be aborted was never completed
-        if ours:
-            self._store.delete(self.location)
-
-    # --- parts ---
-
-    def _stands_before(self, piece: CopiedRange) -> bool:
-        """Whether the bytes before the range equal the bytes written first: then they are copied together.
-
-        All Parquet files begin with the same 4 bytes. Sent on their own they would need 5 MiB of data read and sent.
-        """
-        before = len(self._opening)
-        return piece.offset >= before and self._store.read(piece.source, piece.offset - before, before) == self._opening
-
-    def _add_opening(self) -> None:
-        if self._opening:
-            opening, self._opening = self._opening, b""
-            self._submit(self._planner.add(opening))
-
-    def _submit(self, parts: Iterable[Part]) -> None:
+    def add(self, parts: Iterable[Part]) -> None:
         for part in parts:
             if self._failures:
                 raise self._failures[0]
@@ -150,6 +70,11 @@ class S3Upload:
                 self._send_instead(part)
             else:
                 self._start(part)
+
+    def stop(self) -> None:
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            threads.shutdown(wait=True, cancel_futures=True)
 
     def _try_copying(self, part: CopyPart) -> None:
         """Make the first copy of this process in this store and wait: it decides how all other parts are made."""
@@ -165,7 +90,7 @@ class S3Upload:
         self._store.note_copying(possible=True)
         done: Future[str] = Future()
         done.set_result(etag)
-        self._parts.append(done)
+        self.etags.append(done)
 
     def _send_instead(self, part: CopyPart) -> None:
         self._planner.stop_copying()
@@ -176,7 +101,7 @@ class S3Upload:
         """Make a part in a thread, as soon as one is free."""
         number = self._next_number()
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(upload_threads(self._properties), thread_name_prefix="s3-part")
+            self._threads = ThreadPoolExecutor(upload_threads(self._store.properties), thread_name_prefix="s3-part")
         waiting = [self._free, self._free_to_send] if isinstance(part, SentPart) else [self._free]
         for semaphore in waiting:
             semaphore.acquire()
@@ -190,20 +115,20 @@ class S3Upload:
 
         future = self._threads.submit(self._make, number, part)
         future.add_done_callback(done)
-        self._parts.append(future)
+        self.etags.append(future)
 
     def _next_number(self) -> int:
-        if len(self._parts) >= MAXIMUM_PARTS:
+        if len(self.etags) >= MAXIMUM_PARTS:
             raise GiveUpError(
-                f"{self.location} needs more than {MAXIMUM_PARTS} parts; lower the target file size.",
+                f"{self._location} needs more than {MAXIMUM_PARTS} parts; lower the target file size.",
                 reason=Reason.TOO_MANY_PARTS,
             )
-        if not self._upload_id:
+        if not self.upload_id:
             answer = self._store.request(
-                self.location, "creating", "create_multipart_upload", **attribute_parameters(self._properties)
+                self._location, "creating", "create_multipart_upload", **attribute_parameters(self._store.properties)
             )
-            self._upload_id = answer["UploadId"]
-        return len(self._parts) + 1
+            self.upload_id = answer["UploadId"]
+        return len(self.etags) + 1
 
     def _make(self, number: int, part: Part) -> str:
         return self._copy(number, part) if isinstance(part, CopyPart) else self._send(number, part)
@@ -214,45 +139,128 @@ class S3Upload:
         source, etag = self._store.object(piece.source), self._store.state(piece.source).etag
         try:
             answer = self._store.raw_request(
-                self.location,
+                self._location,
                 "upload_part_copy",
-                UploadId=self._upload_id,
+                UploadId=self.upload_id,
                 PartNumber=number,
                 CopySource={"Bucket": source.bucket, "Key": source.key},
                 CopySourceRange=f"bytes={piece.offset}-{piece.end - 1}",
                 **({"CopySourceIfMatch": etag} if etag else {}),
-                **customer_key(self._properties),
-                **customer_key(self._properties, "CopySource"),
+                **customer_key(self._store.properties),
+                **customer_key(self._store.properties, "CopySource"),
             )
         except (BotoCoreError, ClientError) as error:
-            raise translated(error, piece.source, f"copying into {self.location} from") from error
+            raise translated(error, piece.source, f"copying into {self._location} from") from error
         made: str = answer.get("CopyPartResult", {}).get("ETag", "")
         if not made:  # the store read the request as an empty upload
             raise GiveUpError(
-                f"S3 did not confirm that it copied a range into {self.location}.", reason=Reason.STORE_REFUSES
+                f"S3 did not confirm that it copied a range into {self._location}.", reason=Reason.STORE_REFUSES
             )
         self._store.count(Transferred(copied=piece.length))
         return made
 
     def _send(self, number: int, part: SentPart) -> str:
         """Assemble a part and send it; returns its ETag."""
-        data = b"".join(map(self._bytes_of, part.pieces))
+        data = _joined(self._store, part)
         answer = self._store.request(
-            self.location,
+            self._location,
             "writing",
             "upload_part",
-            UploadId=self._upload_id,
+            UploadId=self.upload_id,
             PartNumber=number,
             Body=data,
-            **self._digest(data),
-            **customer_key(self._properties),
+            **_digest(self._store, data),
+            **customer_key(self._store.properties),
         )
         self._store.count(Transferred(sent=len(data)))
         etag: str = answer["ETag"]
         return etag
 
-    def _bytes_of(self, piece: Piece) -> bytes:
-        return piece if isinstance(piece, bytes) else self._store.read(piece.source, piece.offset, piece.length)
+
+class S3Upload:
+    """An OutputFile, used from one thread."""
+
+    def __init__(self, store: S3Objects, location: str) -> None:
+        self.location = location
+        self._store = store
+        copying = store.can_copy is not False and not takes_equal_parts_only(store.properties)
+        self._planner = PartPlanner(PART_SIZES, copying=copying)
+        self._parts = _Parts(store, location, self._planner)
+        self._opening = b""
+        self._position = 0
+        self._closed = False
+        self._finishing = False  # a request to complete was sent: the object may exist
+        self._foreign = False  # an object of another writer exists
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def write(self, data: bytes) -> None:
+        self._check_open()
+        if not self._position and len(data) <= _OPENING_BYTES:
+            self._opening = bytes(data)
+        else:
+            self._add_opening()
+            self._parts.add(self._planner.add(bytes(data)))
+        self._position += len(data)
+
+    def copy_range(self, source_location: str, offset: int, length: int) -> None:
+        self._check_open()
+        check_range(source_location, offset, length)
+        size = self._store.state(source_location).size
+        if offset + length > size:
+            raise truncated(source_location, offset, length, max(0, size - offset))
+        if not length:
+            return
+        piece = CopiedRange(source_location, offset, length)
+        if self._opening and self._stands_before(piece):
+            before = len(self._opening)
+            piece, self._opening = CopiedRange(source_location, offset - before, before + length), b""
+        self._add_opening()
+        self._parts.add(self._planner.add(piece))
+        self._position += length
+
+    def finish(self) -> int:
+        self._check_open()
+        self._add_opening()
+        last = self._planner.finish()
+        alone = [part for part in last if isinstance(part, SentPart)]
+        if not self._parts.upload_id and len(last) == len(alone) <= 1:
+            self._put(b"".join(_joined(self._store, part) for part in alone))
+        else:
+            self._parts.add(last)
+            etags = [etag.result() for etag in self._parts.etags]
+            self._parts.stop()
+            self._complete(etags)
+        self._closed = True
+        stored = self._store.size(self.location)
+        if stored != self._position:
+            raise RetryError(f"{self.location} holds {stored} bytes after {self._position} were written.")
+        return self._position
+
+    def abort(self) -> None:
+        self._closed = True
+        self._parts.stop()
+        ours = self._finishing and not self._foreign
+        if self._parts.upload_id:
+            aborted = self._store.abort_upload(OpenUpload(self.location, self._parts.upload_id))
+            ours = ours and not aborted  # an upload that can be aborted was never completed
+        if ours:
+            self._store.delete(self.location)
+
+    def _stands_before(self, piece: CopiedRange) -> bool:
+        """Whether the bytes before the range equal the bytes written first: then they are copied together.
+
+        All Parquet files begin with the same 4 bytes. Sent on their own they would need 5 MiB of data read and sent.
+        """
+        before = len(self._opening)
+        return piece.offset >= before and self._store.read(piece.source, piece.offset - before, before) == self._opening
+
+    def _add_opening(self) -> None:
+        if self._opening:
+            opening, self._opening = self._opening, b""
+            self._parts.add(self._planner.add(opening))
 
     # --- the end ---
 
@@ -263,9 +271,9 @@ class S3Upload:
         """
         self._finishing = True
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
-        request = {"UploadId": self._upload_id, "MultipartUpload": {"Parts": parts}}
+        request = {"UploadId": self._parts.upload_id, "MultipartUpload": {"Parts": parts}}
         try:
-            self._unless_it_exists("complete_multipart_upload", **request, **customer_key(self._properties))
+            self._unless_it_exists("complete_multipart_upload", **request, **customer_key(self._store.properties))
         except (BotoCoreError, ClientError) as error:
             if self._is_consumed():
                 return
@@ -276,7 +284,7 @@ class S3Upload:
         self._finishing = True
         try:
             self._unless_it_exists(
-                "put_object", Body=data, **self._digest(data), **attribute_parameters(self._properties)
+                "put_object", Body=data, **_digest(self._store, data), **attribute_parameters(self._store.properties)
             )
         except (BotoCoreError, ClientError) as error:
             retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
@@ -298,7 +306,11 @@ class S3Upload:
         """Whether the upload was completed: it no longer exists, or has no parts any more."""
         try:
             answer = self._store.raw_request(
-                self.location, "list_parts", UploadId=self._upload_id, MaxParts=1, **customer_key(self._properties)
+                self.location,
+                "list_parts",
+                UploadId=self._parts.upload_id,
+                MaxParts=1,
+                **customer_key(self._store.properties),
             )
         except (BotoCoreError, ClientError) as error:
             gone = error_code(error)[1] == "NoSuchUpload"
@@ -318,19 +330,23 @@ class S3Upload:
         self._foreign = True
         return exists_already(self.location)
 
-    def _digest(self, data: bytes) -> dict[str, str]:
-        if not checks_content(self._properties):
-            return {}
-        return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
-
-    def _stop_threads(self) -> None:
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
-            threads.shutdown(wait=True, cancel_futures=True)
-
     def _check_open(self) -> None:
         if self._closed:
             raise GiveUpError(f"{self.location} is already closed.", reason=Reason.OUTPUT_CLOSED)
+
+
+def _joined(store: S3Objects, part: SentPart) -> bytes:
+    """The bytes of a part that this process sends."""
+    return b"".join(
+        piece if isinstance(piece, bytes) else store.read(piece.source, piece.offset, piece.length)
+        for piece in part.pieces
+    )
+
+
+def _digest(store: S3Objects, data: bytes) -> dict[str, str]:
+    if not checks_content(store.properties):
+        return {}
+    return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
 
 
 class S3ByteStore(S3Objects):

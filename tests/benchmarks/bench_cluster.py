@@ -197,7 +197,7 @@ def grow(cluster: SparkCluster, watch: ClusterWatch, slots: SlotPool, executors:
     missing = executors - cluster.cores
     if missing > 0:
         cluster.add_workers(*[1] * missing)
-    registered = _until(lambda: watch.read_cores() == executors)
+    registered = _until(lambda: watch._spark.read().cores == executors)
     _until(lambda: slots.book.capacity == wanted and watch.state.executors.cores == executors)
     ended = time.monotonic()
     console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -90,6 +90,22 @@ class _Sink(io.RawIOBase):
         return len(data)
 
 
+@dataclass(slots=True)
+class _Collected:
+    """Rows that wait for their row group: approximate bytes in their files, and bytes in memory."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    stored: float = 0.0
+    in_memory: int = 0
+
+    def add(self, table: pa.Table, stored: float) -> None:
+        self.tables.append(table)
+        self.rows += table.num_rows
+        self.stored += stored
+        self.in_memory += table.nbytes
+
+
 class RowGroupWriter:
     """Collects tables and writes each full row group at once.
 
@@ -102,19 +118,14 @@ class RowGroupWriter:
     ) -> None:
         self._output = output
         self._written = written
-        self._target = options.row_group_bytes
         self._metrics = WrittenMetrics(written, modes)
         self._raw_sink = _Sink(output)
         self._sink = pa.BufferedOutputStream(pa.PythonFile(self._raw_sink, mode="w"), SINK_BUFFER_BYTES)
         self._options = options
         self._writer: pq.ParquetWriter | None = None
         self._doubts: list[tuple[Doubt, ...]] = []
-        self._tables: list[pa.Table] = []
-        self._waiting = 0
-        self._stored = 0.0
-        self._in_memory = 0
+        self._collected = _Collected()
         self._shrinking = 1.0
-        self._rows = 0
 
     def add(self, table: pa.Table, stored: float, remaining: float) -> None:
         """Add rows; write a row group if it is full.
@@ -128,18 +139,17 @@ class RowGroupWriter:
             GiveUpError: `not_encodable`: a value does not fit its Parquet type.
             RetryError: `out_of_memory`, or the storage failed.
         """
-        if self._waiting + table.num_rows > MOST_ROWS:
+        target = self._options.row_group_bytes
+        if self._collected.rows + table.num_rows > MOST_ROWS:
             self._write_row_group()
         if table.num_rows:
-            self._tables.append(table)
-            self._waiting += table.num_rows
-            self._stored += stored
-            self._in_memory += table.nbytes
-        if self._in_memory >= IN_MEMORY_RATIO * self._target:
+            self._collected.add(table, stored)
+        waiting = self._collected
+        if waiting.in_memory >= IN_MEMORY_RATIO * target:
             self._write_row_group()
-        elif self._stored * self._shrinking >= self._target:
-            rest = (self._stored + remaining) * self._shrinking
-            if rest > self._target + self._target / TAIL_SHARE:
+        elif waiting.stored * self._shrinking >= target:
+            rest = (waiting.stored + remaining) * self._shrinking
+            if rest > target + target / TAIL_SHARE:
                 self._write_row_group()
 
     def finish(self) -> EncodedFile:
@@ -157,14 +167,14 @@ class RowGroupWriter:
         self._close(self._writer)
         metadata = self._writer.writer.metadata
         size = self._output.finish()
-        if metadata.num_rows != self._rows:
+        if metadata.num_rows != self._metrics.rows:
             raise GiveUpError(
-                f"{self._rows} rows were written, but the new file's footer says {metadata.num_rows}",
+                f"{self._metrics.rows} rows were written, but the new file's footer says {metadata.num_rows}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         return EncodedFile(
-            rows=self._rows,
+            rows=self._metrics.rows,
             metrics=self._metrics.result(self._column_sizes(groups)),
             size=size,
             split_offsets=tuple(_start(group.column(0)) for group in groups),
@@ -173,7 +183,7 @@ class RowGroupWriter:
     def abort(self) -> None:
         """Remove the file. Nothing can be added afterwards."""
         self._raw_sink.given_up = True
-        self._tables.clear()
+        self._collected = _Collected()
         self._output.abort()
 
     def _close(self, writer: pq.ParquetWriter) -> None:
@@ -187,10 +197,10 @@ class RowGroupWriter:
             self._output.write(without_doubtful(bytes(self._raw_sink.held), self._doubts))
 
     def _write_row_group(self) -> None:
-        if not self._tables:
+        if not self._collected.tables:
             return
-        table = pa.concat_tables(self._tables)
-        self._tables.clear()
+        table, stored = pa.concat_tables(self._collected.tables), self._collected.stored
+        self._collected = _Collected()
         self._metrics.add(table)
         before = self._sink.tell()
         try:
@@ -204,9 +214,7 @@ class RowGroupWriter:
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason=Reason.NOT_ENCODABLE) from error
         self._doubts.append(doubts_of(table))
-        self._rows += table.num_rows
-        self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
-        self._waiting, self._stored, self._in_memory = 0, 0.0, 0
+        self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, stored))
         del table
         pa.default_memory_pool().release_unused()
 

@@ -190,10 +190,10 @@ class _Column:
 
 
 class WrittenMetrics:
-    """Collects the metrics of one file, table by table."""
+    """Collects the metrics of one file, table by table. `rows`: so far."""
 
     def __init__(self, written: WrittenSchema, modes: Mapping[int, MetricsMode]) -> None:
-        self._rows = 0
+        self.rows = 0
         self._sized = {leaf.field.field_id for leaf in written.leaves if modes[leaf.field.field_id].counts}
         self._sized -= set(LINEAGE_IDS)
         self._columns = {
@@ -204,7 +204,7 @@ class WrittenMetrics:
 
     def add(self, table: pa.Table) -> None:
         """Count these rows, which have the written schema."""
-        self._rows += table.num_rows
+        self.rows += table.num_rows
         for column in self._columns.values():
             column.add(table)
 
@@ -217,7 +217,7 @@ class WrittenMetrics:
         columns = self._columns.items()
         bounds = {field_id: column.bounds() for field_id, column in columns}
         return ColumnMetrics(
-            record_count=self._rows,
+            record_count=self.rows,
             column_sizes={field_id: size for field_id, size in column_sizes.items() if field_id in self._sized},
             value_counts={field_id: column.values for field_id, column in columns},
             null_value_counts={field_id: column.nulls for field_id, column in columns},

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from compactor.errors import InputError
 from compactor.spark.cluster import (
-    GROWTH_SECONDS,
     NO_EXECUTOR,
+    PATIENCE_SECONDS,
     ClusterWatch,
     DynamicAllocation,
     Executors,
-    Shortage,
     may_grow,
-    no_executor,
     slots_of,
 )
 
@@ -47,18 +45,9 @@ def test_a_growing_cluster_reaches_its_limit_and_never_asks_beyond_it(cores: int
 
 def test_a_cluster_that_has_no_more_to_give_is_left_alone_for_a_while() -> None:
     assert not may_grow(None, 100)
-    assert may_grow(100, 100 + GROWTH_SECONDS - 1)
-    assert not may_grow(100, 100 + GROWTH_SECONDS)
-    assert may_grow(100, 100 + 5 * GROWTH_SECONDS)
-
-
-def test_a_shortage_begins_when_something_waits_and_ends_with_an_executor() -> None:
-    shortage = Shortage().seen(Executors(), 10, wanted=False)
-    assert shortage.seconds(500) == 0
-    shortage = shortage.seen(Executors(), 20, wanted=True).seen(Executors(), 50, wanted=True)
-    assert shortage.seconds(90) == 70
-    assert shortage.seen(Executors(1, 1), 95, wanted=True).seconds(99) == 0
-    assert (no_executor(59), no_executor(60)) == ("", NO_EXECUTOR)
+    assert may_grow(100, 100 + PATIENCE_SECONDS - 1)
+    assert not may_grow(100, 100 + PATIENCE_SECONDS)
+    assert may_grow(100, 100 + 5 * PATIENCE_SECONDS)
 
 
 class Cluster:
@@ -69,7 +58,6 @@ class Cluster:
     def __init__(self, executors: Executors, growth: DynamicAllocation | None = None) -> None:
         self.executors, self.dynamic_allocation = executors, growth
         self.busy = (False, False)
-        self.now = 0.0
         self.sizes: list[int] = []
 
     def read(self) -> Executors:
@@ -77,9 +65,7 @@ class Cluster:
 
     def watch(self, check: Any = None) -> ClusterWatch:
         self_: Any = self
-        return ClusterWatch(
-            self_, self.sizes.append, lambda: self.busy, stream_cores=1, check=check, clock=lambda: self.now
-        )
+        return ClusterWatch(self_, self.sizes.append, lambda: self.busy, stream_cores=1, check=check)
 
 
 def test_each_change_of_the_cluster_changes_the_slots_once_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -103,8 +89,7 @@ def test_a_minute_without_executors_is_trouble_once_and_over_with_the_first(capl
     watch = cluster.watch()
     with caplog.at_level(logging.ERROR, "firnline"):
         for now in (0, 30, 59, 60, 90, 600):
-            cluster.now = now
-            assert watch.look().trouble == (NO_EXECUTOR if now >= 60 else "")
+            assert watch.look(now).trouble == (NO_EXECUTOR if now >= 60 else "")
         assert [record.message for record in caplog.records] == [NO_EXECUTOR]
     cluster.executors = Executors(1, 1)
     state = watch.look()
@@ -115,25 +100,22 @@ def test_no_executor_is_no_trouble_while_spark_needs_none() -> None:
     cluster = Cluster(Executors(), DynamicAllocation(8, 2))
     watch = cluster.watch()
     for now in (0, 100):
-        cluster.now = now
-        assert watch.look().trouble == ""
+        assert watch.look(now).trouble == ""
     cluster.busy = (True, False)
-    watch.look()
-    cluster.now = 200
-    assert watch.look().trouble == NO_EXECUTOR
+    watch.look(100)
+    assert watch.look(200).trouble == NO_EXECUTOR
 
 
 def test_waiting_runs_let_spark_grow_and_a_larger_cluster_starts_the_minute_anew() -> None:
     cluster = Cluster(Executors(2, 1), DynamicAllocation(8, 2))
     watch = cluster.watch()
     cluster.busy = (True, True)
-    assert watch.look().slots == 3
-    cluster.now = GROWTH_SECONDS
-    assert watch.look().slots == 1
+    assert watch.look(0).slots == 3
+    assert watch.look(PATIENCE_SECONDS).slots == 1
     cluster.executors = Executors(4, 2)
-    assert watch.look().slots == 7
+    assert watch.look(PATIENCE_SECONDS).slots == 7
     cluster.busy = (True, False)
-    assert watch.look().slots == 3
+    assert watch.look(PATIENCE_SECONDS).slots == 3
 
 
 def test_there_are_no_slots_until_the_packages_of_executors_were_checked() -> None:
