@@ -7,7 +7,7 @@ import math
 import re
 import struct
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from types import SimpleNamespace
@@ -313,8 +313,10 @@ def _not(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 
-def table_view(*specs: PartitionSpec, schema: Schema = SCHEMA) -> TableView:
-    metadata: Any = SimpleNamespace(partition_specs=list(specs), schemas=[schema], schema=lambda: schema)
+def table_view(*specs: PartitionSpec, schema: Schema = SCHEMA, older: Sequence[Schema] = ()) -> TableView:
+    metadata: Any = SimpleNamespace(
+        partition_specs=list(specs), schemas=[schema, *older], schema=lambda: schema, format_version=2
+    )
     io: Any = None
     return TableView(TableName("lake", ("db",), "t"), metadata, "", io)
 

@@ -28,16 +28,7 @@ from compactor.errors import InputError
 from compactor.filters.predicates import NOTHING
 from compactor.filters.where import bind_where
 from compactor.partitions import PartitionKey
-from tests.properties.filters import (
-    SCHEMA,
-    bound,
-    file_of,
-    keeps,
-    manifest_of,
-    means,
-    partition_field,
-    table_view,
-)
+from tests.properties.filters import SCHEMA, bound, file_of, keeps, manifest_of, means, partition_field, table_view
 
 MORNING = dt.datetime(2024, 1, 15, 9)  # noqa: DTZ001 - a timestamp without zone
 DAY = dt.timedelta(days=1)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import struct
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyiceberg.manifest import DATA_FILE_TYPE, PartitionFieldSummary
+from pyiceberg.manifest import DATA_FILE_TYPE, ManifestFile, PartitionFieldSummary
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -39,15 +38,7 @@ from pyiceberg.types import (
 from compactor.errors import GiveUpError, InputError
 from compactor.filters.predicates import Bounds, may_match
 from compactor.filters.where import Where, bind_where, summary_bounds
-from tests.properties.filters import (
-    COLUMNS,
-    bound,
-    file_of,
-    keeps,
-    manifest_of,
-    partition_of,
-    table_view,
-)
+from tests.properties.filters import COLUMNS, bound, file_of, keeps, manifest_of, partition_of, table_view
 
 MORNING = dt.datetime(2024, 1, 15, 9)  # noqa: DTZ001 - a timestamp without zone
 
@@ -68,11 +59,16 @@ def test_truncation_that_wraps_around_in_java_is_followed(column: str, smallest:
 
 
 def filtered_by(schema: Schema, spec: PartitionSpec, where: str, *older: Schema) -> Where:
-    view = table_view(spec, schema=schema)
-    metadata: Any = SimpleNamespace(
-        partition_specs=[spec], schemas=[schema, *older], schema=lambda: schema, format_version=2
-    )
-    return bind_where(type(view)(view.name, metadata, "", view.io), where)
+    return bind_where(table_view(spec, schema=schema, older=older), where)
+
+
+def of_c(kind: Any, where: str) -> Where:
+    """A table partitioned by its only column."""
+    return filtered_by(Schema(column(1, "c", kind)), PartitionSpec(part(1, IdentityTransform())), where)
+
+
+def manifest(*summaries: PartitionFieldSummary, spec_id: int = 0) -> ManifestFile:
+    return ManifestFile.from_args(partition_spec_id=spec_id, partitions=list(summaries))
 
 
 def part(source_id: int, transform: Transform[Any, Any], name: str = "part", field_id: int = 1000) -> PartitionField:
@@ -80,7 +76,7 @@ def part(source_id: int, transform: Transform[Any, Any], name: str = "part", fie
 
 
 def column(field_id: int, name: str, kind: Any, required: bool = False) -> NestedField:
-    return NestedField(field_id=field_id, name=name, field_type=kind, required=required)
+    return NestedField(field_id, name, kind, required=required)
 
 
 def test_a_required_field_of_an_optional_struct_may_be_null() -> None:
@@ -100,8 +96,7 @@ def test_a_spec_over_a_dropped_column_is_projected_as_far_as_it_can_be() -> None
     assert filtered.projection(0).text == f"b IN ({bucket})"
     assert [filtered.keeps_partition(0, ("x", each)) for each in range(4)] == [each == bucket for each in range(4)]
     for names in (["x", "y"], [None]):
-        summaries = [summary_of(StringType(), *names), summary_of(IntegerType(), bucket)]
-        assert filtered.keeps_manifest(SimpleNamespace(partition_spec_id=0, partitions=summaries))  # type: ignore[arg-type]
+        assert filtered.keeps_manifest(manifest(summary_of(StringType(), *names), summary_of(IntegerType(), bucket)))
 
 
 def test_a_renamed_column_is_found_by_its_id() -> None:
@@ -120,7 +115,7 @@ def test_odd_names() -> None:
         column(5, "date", DateType()),
         column(6, "x", IntegerType()),
         column(7, "X", IntegerType()),
-        column(8, "l", ListType(9, IntegerType())),
+        column(8, "l", ListType(9, "int")),
         column(10, "s", StructType(column(11, "f", IntegerType()))),
     )
     spec = PartitionSpec(*[part(i, IdentityTransform(), f"p{i}", 1000 + i) for i in (1, 2, 3, 4, 5, 6, 7, 11)])
@@ -193,11 +188,11 @@ def summary_of(kind: Any, *values: Any) -> PartitionFieldSummary:
     ],
 )
 def test_bounds_that_say_little_skip_nothing(kind: Any, lower: bytes | None, upper: bytes | None, where: str) -> None:
-    filtered = filtered_by(Schema(column(1, "c", kind)), PartitionSpec(part(1, IdentityTransform())), where)
+    filtered = of_c(kind, where)
     summary = PartitionFieldSummary(False, None, lower, upper)
-    assert filtered.keeps_manifest(SimpleNamespace(partition_spec_id=0, partitions=[summary]))  # type: ignore[arg-type]
-    for summaries in (None, [], [summary, summary]):
-        assert filtered.keeps_manifest(SimpleNamespace(partition_spec_id=0, partitions=summaries))  # type: ignore[arg-type]
+    for summaries in ([summary], [], [summary, summary]):
+        assert filtered.keeps_manifest(manifest(*summaries))
+    assert filtered.keeps_manifest(ManifestFile.from_args(partition_spec_id=0, partitions=None))
 
 
 @pytest.mark.parametrize(
@@ -218,17 +213,14 @@ def test_bounds_that_say_little_skip_nothing(kind: Any, lower: bytes | None, upp
     ],
 )
 def test_manifests_are_skipped_by_their_bounds(where: str, kept: bool) -> None:
-    filtered = filtered_by(Schema(column(1, "c", IntegerType())), PartitionSpec(part(1, IdentityTransform())), where)
-    manifest: Any = SimpleNamespace(partition_spec_id=0, partitions=[summary_of(IntegerType(), 5, 6)])
-    assert filtered.keeps_manifest(manifest) is kept
+    assert of_c(IntegerType(), where).keeps_manifest(manifest(summary_of(IntegerType(), 5, 6))) is kept
 
 
 def test_summaries_of_another_number_of_fields_skip_nothing() -> None:
     filtered = bound("int", IdentityTransform(), "int_column = 4")
     summary = summary_of(IntegerType(), 5, 6)
     for summaries, kept in [([summary], False), ([summary, summary], True), ([], True)]:
-        manifest: Any = SimpleNamespace(partition_spec_id=3, partitions=summaries)
-        assert filtered.keeps_manifest(manifest) is kept
+        assert filtered.keeps_manifest(manifest(*summaries, spec_id=3)) is kept
 
 
 def test_a_partition_that_cannot_be_compared_is_kept() -> None:
@@ -247,22 +239,15 @@ def test_a_number_out_of_range_selects_no_bucket() -> None:
 
 
 def test_manifests_with_nulls_alone_match_is_null_alone() -> None:
-    only_nulls: Any = SimpleNamespace(partition_spec_id=0, partitions=[summary_of(IntegerType(), None)])
     for where, kept in [("c IS NULL", True), ("c IS NOT NULL", False), ("c != 5", False), ("c < 5", False)]:
-        schema = Schema(column(1, "c", IntegerType()))
-        assert (
-            filtered_by(schema, PartitionSpec(part(1, IdentityTransform())), where).keeps_manifest(only_nulls) is kept
-        )
+        assert of_c(IntegerType(), where).keeps_manifest(manifest(summary_of(IntegerType(), None))) is kept
 
 
 @pytest.mark.parametrize(("where", "kept"), [("a%", True), ("abc%", True), ("b%", False), ("abz%", False)])
 def test_prefixes_between_bounds(where: str, kept: bool) -> None:
-    schema = Schema(column(1, "c", StringType()))
-    manifest: Any = SimpleNamespace(partition_spec_id=0, partitions=[summary_of(StringType(), "abb", "abd")])
-    spec = PartitionSpec(part(1, IdentityTransform()))
-    assert filtered_by(schema, spec, f"c LIKE '{where}'").keeps_manifest(manifest) is kept
-    assert filtered_by(schema, spec, "c NOT LIKE 'ab%'").keeps_manifest(manifest) is False
-    assert filtered_by(schema, spec, "c NOT LIKE 'abb%'").keeps_manifest(manifest) is True
+    between = manifest(summary_of(StringType(), "abb", "abd"))
+    for text, expected in [(f"LIKE '{where}'", kept), ("NOT LIKE 'ab%'", False), ("NOT LIKE 'abb%'", True)]:
+        assert of_c(StringType(), f"c {text}").keeps_manifest(between) is expected
 
 
 def test_files_are_pruned_by_column_bounds_within_a_kept_partition() -> None:

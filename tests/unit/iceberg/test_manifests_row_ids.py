@@ -24,7 +24,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import NestedField
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, file_entry, read_entries
 from compactor.iceberg.manifest_lists import first_row_id, read_manifest_list
@@ -163,7 +163,7 @@ def test_lists_of_older_formats_are_what_pyiceberg_reads(tmp_path: Path, version
     )
     catalogs.catalog("lake").create_namespace("db")
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-    schema = Schema(NestedField(1, "id", LongType()))
+    schema = Schema(NestedField(1, "id", "long"))
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
     table = catalogs.catalog("lake").create_table(
         name.identifier, schema, partition_spec=spec, properties={"format-version": version}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import NestedField
 
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
@@ -19,7 +19,7 @@ from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
 
 FIELD_ID = b"PARQUET:field_id"
-IDS = Schema(NestedField(1, "id", LongType(), required=True))
+IDS = Schema(NestedField(1, "id", "long", required=True))
 
 
 def column(name: str, arrow: pa.DataType, field_id: int | None, *, nullable: bool = True) -> pa.Field:

@@ -8,33 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import NestedField
 
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete, InputFiles
-from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.splice.checks import SpliceLimits
-from compactor.rewrite.tasks.output_task import (
-    SpliceTask,
-    TaskInput,
-    TaskResult,
-    run_task,
-)
+from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput, TaskResult, run_task
+from tests.unit.rewrite.encode_support import column, deletes
 
-SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
-ARROW = pa.schema(
-    [
-        pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"}),
-        pa.field("s", pa.string(), metadata={b"PARQUET:field_id": b"2"}),
-    ]
-)
-DELETES = pa.schema(
-    [
-        pa.field("file_path", pa.string(), False, metadata={b"PARQUET:field_id": b"2147483546"}),
-        pa.field("pos", pa.int64(), False, metadata={b"PARQUET:field_id": b"2147483545"}),
-    ]
-)
+SCHEMA = Schema(NestedField(1, "id", "long", required=False), NestedField(2, "s", "string", required=False))
+ARROW = pa.schema([column("id", pa.int64(), 1), column("s", pa.string(), 2)])
 LARGE = 4000  # rows of a file that is worth keeping
 LIMITS = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fraction=10)
 
@@ -67,15 +51,13 @@ class Files:
         return made
 
     def delete(self, number: int, positions: list[int]) -> None:
-        path = self.folder / f"{number}-deletes.parquet"
         location = self.inputs[number].location
-        pq.write_table(pa.table({"file_path": [location] * len(positions), "pos": positions}, schema=DELETES), path)
+        file = deletes(self.folder / f"{number}-deletes.parquet", [(location, position) for position in positions])
         before = sum(each.records for each in self.inputs[:number])
         for position in positions:
             self.rows.remove(before + position)
-        self.inputs[number] = replace(
-            self.inputs[number], position_deletes=(DeleteFile(f"file://{path}", path.stat().st_size),)
-        )
+        file = replace(file, location=f"file://{file.location}")
+        self.inputs[number] = replace(self.inputs[number], position_deletes=(file,))
 
     def delete_ids(self, ids: list[int], sequence_number: int = 9) -> None:
         """An equality delete of these ids, newer than all inputs."""

@@ -8,17 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.parquet.footer import Footer, read_footer
-from compactor.rewrite.parquet.thrift import (
-    BINARY,
-    LIST,
-    STRUCT,
-    Struct,
-    ThriftList,
-)
+from compactor.rewrite.parquet.footer import Footer, footer_bytes, read_footer
+from compactor.rewrite.parquet.thrift import BINARY, STRUCT, Field, Struct, structs
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.splice import SpliceInput, splice
 from compactor.storage.local_store import LocalByteStore
+from tests.unit.rewrite.encode_support import column
 
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=100.0)
@@ -26,25 +21,23 @@ ROWS = 60
 
 
 def table(first: int, rows: int = ROWS) -> pa.Table:
-    schema = pa.schema(
-        [
-            pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
-            for number, (name, kind) in enumerate([("id", pa.int64()), ("text", pa.string()), ("part", pa.int32())], 1)
-        ]
-    )
+    schema = pa.schema([column("id", pa.int64(), 1), column("text", pa.string(), 2), column("part", pa.int32(), 3)])
     ids = range(first, first + rows)
     return pa.table([list(ids), [f"t{i}" for i in ids], [i % 3 for i in ids]], schema=schema)
 
 
+LAYOUT: dict[str, Any] = {
+    "row_group_size": 25,
+    "write_page_index": True,
+    "max_rows_per_page": 10,
+    "store_schema": False,
+    "bloom_filter_options": {"id": {"ndv": 100, "fpp": 0.1}},
+}
+
+
 def write(path: Path, first: int = 0, rows: int = ROWS, **options: Any) -> Path:
-    settings = {
-        "row_group_size": 25,
-        "write_page_index": True,
-        "max_rows_per_page": 10,
-        "store_schema": False,
-        "bloom_filter_options": {"id": {"ndv": 100, "fpp": 0.1}, "part": {"ndv": 100, "fpp": 0.1}},
-    }
-    pq.write_table(table(first, rows), path, **(settings | options))
+    filters = {name: {"ndv": 100, "fpp": 0.1} for name in ("id", "part")}
+    pq.write_table(table(first, rows), path, **(LAYOUT | {"bloom_filter_options": filters} | options))
     return path
 
 
@@ -57,20 +50,24 @@ def join(folder: Path, *paths: Path, limits: SpliceLimits = ANY_SIZE, **more: An
     return splice(STORE, inputs, str(folder / "out.parquet"), limits, **more)
 
 
-def with_fields(footer: Footer, changes: dict[int, tuple[int, Any]]) -> Footer:
+def write_footer(path: Path, tree: Struct) -> None:
+    """Replace the footer of a file, not its pages."""
+    path.write_bytes(path.read_bytes()[: footer_of(path).data_end] + footer_bytes(tree))
+
+
+def with_fields(footer: Footer, changes: dict[int, Field]) -> Footer:
     return replace(footer, tree=footer.tree.with_fields(changes))
 
 
 def with_chunk(footer: Footer, edit: Callable[[Struct], Struct], column: int = 1) -> Footer:
     """The footer with one column chunk of the last row group edited."""
-    groups = list(footer.tree.elements(4, STRUCT))
-    chunks = list(groups[-1].elements(1, STRUCT))
+    *groups, last = footer.tree.elements(4, STRUCT)
+    chunks = list(last.elements(1, STRUCT))
     chunks[column] = edit(chunks[column])
-    groups[-1] = groups[-1].with_fields({1: (LIST, ThriftList(STRUCT, chunks))})
-    return with_fields(footer, {4: (LIST, ThriftList(STRUCT, groups))})
+    return with_fields(footer, {4: structs([*groups, last.with_fields({1: structs(chunks)})])})
 
 
-def with_metadata(footer: Footer, changes: dict[int, tuple[int, Any]], column: int = 1) -> Footer:
+def with_metadata(footer: Footer, changes: dict[int, Field], column: int = 1) -> Footer:
     return with_chunk(
         footer, lambda chunk: chunk.with_fields({3: (STRUCT, chunk.require(3, STRUCT).with_fields(changes))}), column
     )
@@ -79,9 +76,9 @@ def with_metadata(footer: Footer, changes: dict[int, tuple[int, Any]], column: i
 def with_schema(footer: Footer, edit: Callable[[Struct], Struct], element: int = 2) -> Footer:
     elements = list(footer.schema)
     elements[element] = edit(elements[element])
-    return with_fields(footer, {2: (LIST, ThriftList(STRUCT, elements))})
+    return with_fields(footer, {2: structs(elements)})
 
 
 def with_key_values(footer: Footer, **pairs: str) -> Footer:
     entries = [Struct({1: (BINARY, k.encode()), 2: (BINARY, v.encode())}) for k, v in pairs.items()]
-    return with_fields(footer, {5: (LIST, ThriftList(STRUCT, entries))})
+    return with_fields(footer, {5: structs(entries)})

@@ -28,7 +28,6 @@ from pyiceberg.types import (
     LongType,
     MapType,
     NestedField,
-    StringType,
     StructType,
     UUIDType,
 )
@@ -189,9 +188,9 @@ def test_more_rows_than_arrow_writes_into_one_row_group(tmp_path: Path, monkeypa
 
 def test_nan_in_structs_lists_and_maps(tmp_path: Path) -> None:
     kinds = (
-        StructType(NestedField(11, "a", DoubleType()), NestedField(12, "b", DoubleType())),
-        ListType(13, StructType(NestedField(14, "x", FloatType()), NestedField(15, "y", StringType()))),
-        MapType(16, DoubleType(), 17, DoubleType()),
+        StructType(NestedField(11, "a", "double"), NestedField(12, "b", "double")),
+        ListType(13, StructType(NestedField(14, "x", "float"), NestedField(15, "y", "string"))),
+        MapType(16, "double", 17, "double"),
     )
     columns = [
         [{"a": 1.0, "b": NAN}, {"a": None, "b": 1.0}, None],

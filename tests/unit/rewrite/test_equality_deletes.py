@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     DecimalType,
-    DoubleType,
     FixedType,
     IntegerType,
     LongType,
@@ -34,11 +34,11 @@ from pyiceberg.types import (
 
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete, InputFiles
-from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.schema import written_schema
 from tests.properties.examples import examples
+from tests.unit.rewrite.encode_support import deletes as position_deletes
 
 UTC = dt.UTC
 KINDS: dict[str, tuple[Any, list[Any]]] = {
@@ -87,6 +87,11 @@ def delete_file(path: Path, number: int, field_ids: tuple[int, ...]) -> Equality
 
 def task_of(folder: Path, schema: Schema, *inputs: EncodeInput) -> EncodeTask:
     return EncodeTask(InputFiles(inputs, schema.model_dump_json()), str(folder / "out.parquet"))
+
+
+def reason_of(result: Any) -> str:
+    assert isinstance(result, Refusal)
+    return result.reason
 
 
 def encoded_rows(task: EncodeTask) -> tuple[EncodedFile, list[Row]]:
@@ -142,7 +147,7 @@ def test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer(
     assert result.rows_deleted == sum(len(rows) for _, rows in files) - len(expected)
 
 
-SIMPLE = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+SIMPLE = Schema(NestedField(1, "id", "long"), NestedField(2, "name", "string"))
 ROWS: list[Row] = [(number, f"n{number % 3}") for number in range(10)]
 
 
@@ -150,22 +155,15 @@ def test_a_row_that_two_kinds_of_deletes_name_is_counted_once(tmp_path: Path) ->
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = delete_file(written(tmp_path / "gone.parquet", SIMPLE, [(3, None), (4, None)], [0]), 2, (1,))
     positions = tmp_path / "positions.parquet"
-    schema = pa.schema(
-        [
-            pa.field("file_path", pa.string(), metadata={b"PARQUET:field_id": b"2147483546"}),
-            pa.field("pos", pa.int64(), metadata={b"PARQUET:field_id": b"2147483545"}),
-        ]
-    )
-    pq.write_table(pa.table({"file_path": [str(data)] * 2, "pos": [4, 5]}, schema=schema), positions)
-    by_position = (DeleteFile(str(positions), positions.stat().st_size),)
-    source = EncodeInput(str(data), data.stat().st_size, 10, 1, None, by_position, (gone,))
+    by_position = position_deletes(positions, [(str(data), 4), (str(data), 5)])
+    source = replace(data_file(data, ROWS, 1, [gone]), position_deletes=(by_position,))
     result, rows = encoded_rows(task_of(tmp_path, SIMPLE, source))
     assert [row[0] for row in rows] == [0, 1, 2, 6, 7, 8, 9]
     assert result.rows_deleted == 3
 
 
 def test_more_rows_than_are_looked_up_at_once(tmp_path: Path) -> None:
-    schema = Schema(NestedField(1, "id", LongType()))
+    schema = Schema(NestedField(1, "id", "long"))
     rows = LOOKUP_ROWS + 5
     path = tmp_path / "data.parquet"
     pq.write_table(pa.table({"id": range(rows)}, schema=written_schema(schema, with_lineage=False).arrow), path)
@@ -184,7 +182,7 @@ def test_more_rows_than_are_looked_up_at_once(tmp_path: Path) -> None:
 
 def test_a_column_that_data_files_lack_has_its_default(tmp_path: Path) -> None:
     """A delete may be newer, and a data file older, than a column."""
-    schema = Schema(*SIMPLE.fields, NestedField(3, "kind", StringType(), initial_default="old"))
+    schema = Schema(*SIMPLE.fields, NestedField(3, "kind", "string", initial_default="old"))
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", schema, [(3, None, "old"), (4, None, "new")], [0, 2])
     source = data_file(data, ROWS, 1, [delete_file(gone, 2, (1, 3))])
@@ -193,7 +191,7 @@ def test_a_column_that_data_files_lack_has_its_default(tmp_path: Path) -> None:
 
 
 def test_a_narrower_type_in_the_delete_file_is_widened(tmp_path: Path) -> None:
-    narrow = Schema(NestedField(1, "id", IntegerType()))
+    narrow = Schema(NestedField(1, "id", "int"))
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", narrow, [(3,)])
     source = data_file(data, ROWS, 1, [delete_file(gone, 2, (1,))])
@@ -202,8 +200,8 @@ def test_a_narrower_type_in_the_delete_file_is_widened(tmp_path: Path) -> None:
 
 
 def test_what_arrow_compares_otherwise_than_java_is_refused(tmp_path: Path) -> None:
-    inner = StructType(NestedField(5, "inner", LongType()))
-    schema = Schema(*SIMPLE.fields, NestedField(3, "ratio", DoubleType()), NestedField(4, "nested", inner))
+    inner = StructType(NestedField(5, "inner", "long"))
+    schema = Schema(*SIMPLE.fields, NestedField(3, "ratio", "double"), NestedField(4, "nested", inner))
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     for ids, file_format, reason in (
         ((3,), "parquet", "equality_deletes"),
@@ -213,9 +211,7 @@ def test_what_arrow_compares_otherwise_than_java_is_refused(tmp_path: Path) -> N
     ):
         delete = EqualityDelete("nowhere", 1, 2, ids, file_format)
         task = task_of(tmp_path, schema, data_file(data, ROWS, 1, [delete]))
-        for refusal in (encode_refusal(task), encode(task)):
-            assert isinstance(refusal, Refusal)
-            assert refusal.reason == reason
+        assert [reason_of(encode_refusal(task)), reason_of(encode(task))] == [reason] * 2
 
 
 @pytest.mark.parametrize("text", [b"\xff", "\ufffd".encode()])
@@ -225,18 +221,14 @@ def test_text_that_java_would_read_as_another_is_refused(tmp_path: Path, text: b
     field = written_schema(SIMPLE, with_lineage=False).arrow.field(1)
     pq.write_table(pa.Table.from_arrays([pa.array([text]).view(pa.string())], schema=pa.schema([field])), path)
     task = task_of(tmp_path, SIMPLE, data_file(data, ROWS, 1, [delete_file(path, 2, (2,))]))
-    refusal = encode(task)
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == "equality_deletes"
+    assert reason_of(encode(task)) == "equality_deletes"
 
 
 def test_a_delete_file_without_a_compared_column_is_refused(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", SIMPLE, [(3, "n0")], [0])
     task = task_of(tmp_path, SIMPLE, data_file(data, ROWS, 1, [delete_file(gone, 2, (1, 2))]))
-    refusal = encode(task)
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == "equality_deletes"
+    assert reason_of(encode(task)) == "equality_deletes"
 
 
 def test_a_file_without_a_delete_that_its_neighbours_have_is_refused(tmp_path: Path) -> None:
@@ -244,6 +236,4 @@ def test_a_file_without_a_delete_that_its_neighbours_have_is_refused(tmp_path: P
     data = [written(tmp_path / f"{name}.parquet", SIMPLE, ROWS) for name in "ab"]
     delete = delete_file(written(tmp_path / "gone.parquet", SIMPLE, [(3, None)], [0]), 2, (1,))
     inputs = (data_file(data[0], ROWS, 1, [delete]), data_file(data[1], ROWS, 1, []))
-    refusal = encode(task_of(tmp_path, SIMPLE, *inputs))
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == "equality_deletes"
+    assert reason_of(encode(task_of(tmp_path, SIMPLE, *inputs))) == "equality_deletes"

@@ -12,18 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.rewrite.parquet.footer import MAGIC, FileField, GroupField, SchemaField
-from compactor.rewrite.parquet.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    Struct,
-    ThriftList,
-    decode_struct,
-    encode_struct,
-)
+from compactor.rewrite.parquet.footer import MAGIC, FileField, GroupField, SchemaField, footer_bytes
+from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Struct, decode_struct, structs
 from compactor.rewrite.splice.inherited_chunks import PAGE_ROWS, MadeChunk, inherited_chunk
 from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, LINEAGE_ELEMENTS, ROW_ID
 from compactor.storage.byte_store import ByteRange
@@ -35,37 +25,31 @@ LENGTHS = [1, 2, 128, 129, 257, PAGE_ROWS, PAGE_ROWS + 1, 3 * PAGE_ROWS + 77]
 
 def file_of(chunks: dict[int, MadeChunk], rows: int) -> bytes:
     """A Parquet file with only these columns."""
-    data, trees = bytearray(MAGIC), []
+    data, placed = bytearray(MAGIC), []
     for made in chunks.values():
-        shift = len(data) - len(MAGIC)
+        placed.append((made, len(data) - len(MAGIC)))
         data += made.data
-        trees.append((made, shift))
     columns = []
-    for made, shift in trees:  # the offset index is right where the chunk is the first
-        column = ByteRange(len(data), len(made.column_index))
-        data += made.column_index
-        offset = ByteRange(len(data), len(made.offset_index))
-        data += made.offset_index
-        columns.append(made.chunk.moved(shift, None, *((None, None) if shift else (column, offset))))
+    for made, shift in placed:  # the offset index is right where the chunk is the first
+        indexes = []
+        for index in (made.column_index, made.offset_index):
+            indexes.append(None if shift else ByteRange(len(data), len(index)))
+            data += index
+        columns.append(made.chunk.moved(shift, None, *indexes))
     root = Struct({SchemaField.NAME: (BINARY, b"schema"), SchemaField.NUM_CHILDREN: (I32, len(chunks))})
-    group = Struct(
-        {GroupField.COLUMNS: (LIST, ThriftList(STRUCT, columns)), GroupField.TOTAL_BYTE_SIZE: (I64, len(data))}
-    )
-    footer = encode_struct(
-        Struct(
-            {
-                FileField.VERSION: (I32, 1),
-                FileField.SCHEMA: (LIST, ThriftList(STRUCT, [root, *(LINEAGE_ELEMENTS[each] for each in chunks)])),
-                FileField.NUM_ROWS: (I64, rows),
-                FileField.ROW_GROUPS: (
-                    LIST,
-                    ThriftList(STRUCT, [group.with_fields({GroupField.NUM_ROWS: (I64, rows)})]),
-                ),
-                FileField.COLUMN_ORDERS: (LIST, ThriftList(STRUCT, [SIGNED] * len(chunks))),
-            }
-        )
-    )
-    return bytes(data) + footer + len(footer).to_bytes(4, "little") + MAGIC
+    group = {
+        GroupField.COLUMNS: structs(columns),
+        GroupField.TOTAL_BYTE_SIZE: (I64, len(data)),
+        GroupField.NUM_ROWS: (I64, rows),
+    }
+    fields = {
+        FileField.VERSION: (I32, 1),
+        FileField.SCHEMA: structs([root, *(LINEAGE_ELEMENTS[each] for each in chunks)]),
+        FileField.NUM_ROWS: (I64, rows),
+        FileField.ROW_GROUPS: structs([Struct(group)]),
+        FileField.COLUMN_ORDERS: structs([SIGNED] * len(chunks)),
+    }
+    return bytes(data) + footer_bytes(Struct(fields))
 
 
 def both(first: int, sequence: int, rows: int) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
-from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
+from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from compactor.reasons import Refusal
@@ -24,10 +24,10 @@ from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.deletes.written_deletes import position_file
 
 SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=False),
-    NestedField(2, "s", StringType(), required=False),
-    NestedField(3, "x", DoubleType(), required=False),
-    NestedField(4, "d", DateType(), required=False),
+    NestedField(1, "id", "long", required=False),
+    NestedField(2, "s", "string", required=False),
+    NestedField(3, "x", "double", required=False),
+    NestedField(4, "d", "date", required=False),
 )
 COLUMNS = {1: ("id", pa.int64()), 2: ("s", pa.string())}
 GROUP_ROWS = 3
@@ -45,6 +45,25 @@ def written(path: Path, ids: tuple[int, ...], rows: list[Any], **options: Any) -
     columns = [[row[field_id - 1] for row in rows] for field_id in ids]
     pq.write_table(pa.table(columns, schema=pa.schema([field(each) for each in ids])), path, **options)
     return path.stat().st_size
+
+
+def searched(data: Path, keys: list[int]) -> FoundRows:
+    """The rows of `data` that a delete of these ids deletes."""
+    path = data.with_name("keys.parquet")
+    delete = EqualityDelete(f"file://{path}", written(path, (1,), [(each,) for each in keys]), 2, (1,))
+    return found_by(data, delete)
+
+
+def found_by(data: Path, delete: EqualityDelete) -> FoundRows:
+    rows = pq.read_metadata(data).num_rows
+    entry = EncodeInput(f"file://{data}", data.stat().st_size, rows, 1, equality_deletes=(delete,))
+    result = search(InputFiles((entry,), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    return result
+
+
+def positions(result: FoundRows) -> list[int]:
+    return [each for packed in result.by_value.values() for each in unpacked(packed).tolist()]
 
 
 @given(
@@ -118,18 +137,15 @@ def test_positions_beyond_the_end_of_a_file_are_no_deleted_rows(tmp_path: Path) 
     assert count_deleted(InputFiles((file,), SCHEMA.model_dump_json())) == 2
 
 
+PLAIN: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+
+
 def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Path) -> None:
-    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    data = tmp_path / "data.parquet"
     rows = [(number, "x" * 50 + str(number * 7919 % 10007)) for number in range(100_000)]
-    size = written(data, (1, 2), rows, row_group_size=10_000, use_dictionary=False, compression="none")
-    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(55_000,), (55_001,), (10**9,)]), 2, (1,))
-    result = search(
-        InputFiles(
-            (EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json()
-        )
-    )
-    assert isinstance(result, FoundRows)
-    assert list(unpacked(result.by_value[f"file://{data}"])) == [55_000, 55_001]
+    size = written(data, (1, 2), rows, row_group_size=10_000, **PLAIN)
+    result = searched(data, [55_000, 55_001, 10**9])
+    assert positions(result) == [55_000, 55_001]
     assert result.row_groups_read == 1
     assert result.bytes_read < 0.05 * size
 
@@ -138,7 +154,7 @@ def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Pat
 @pytest.mark.parametrize("other", ["a.b", "a"])
 def test_statistics_of_a_column_with_the_same_path_do_not_count(tmp_path: Path, other: str, turned: bool) -> None:
     """Column `a.b` has the path of column `b` in struct `a`; two columns may even have one name."""
-    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    data = tmp_path / "data.parquet"
     struct = pa.struct([pa.field("b", pa.int64())])
     columns = [
         (pa.field(other, pa.int64(), metadata={b"PARQUET:field_id": b"1"}), pa.array([4, 5, 6])),
@@ -148,29 +164,18 @@ def test_statistics_of_a_column_with_the_same_path_do_not_count(tmp_path: Path, 
     ]
     fields, values = zip(*(reversed(columns) if turned else columns), strict=True)
     pq.write_table(pa.table(list(values), schema=pa.schema(list(fields))), data)
-    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(5,)]), 2, (1,))
-    entry = EncodeInput(f"file://{data}", data.stat().st_size, 3, 1, equality_deletes=(delete,))
-    result = search(InputFiles((entry,), SCHEMA.model_dump_json()))
-    assert isinstance(result, FoundRows)
-    assert [list(unpacked(positions)) for positions in result.by_value.values()] == [[1]]
+    assert positions(searched(data, [5])) == [1]
 
 
 @pytest.mark.parametrize("filters", [True, False])
 def test_row_groups_whose_bloom_filter_excludes_the_keys_are_not_read(tmp_path: Path, filters: bool) -> None:
     """The keys are spread over all row groups: statistics exclude none."""
-    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    data = tmp_path / "data.parquet"
     rows = [(number * 7919 % 100_003, "x" * 50 + str(number)) for number in range(100_000)]
     options: dict[str, Any] = {"bloom_filter_options": {"id": True}} if filters else {}
-    size = written(data, (1, 2), rows, row_group_size=10_000, use_dictionary=False, compression="none", **options)
-    wanted = [rows[55_000][0], rows[55_001][0], 10**9]
-    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(each,) for each in wanted]), 2, (1,))
-    result = search(
-        InputFiles(
-            (EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json()
-        )
-    )
-    assert isinstance(result, FoundRows)
-    assert list(unpacked(result.by_value[f"file://{data}"])) == [55_000, 55_001]
+    written(data, (1, 2), rows, row_group_size=10_000, **PLAIN, **options)
+    result = searched(data, [rows[55_000][0], rows[55_001][0], 10**9])
+    assert positions(result) == [55_000, 55_001]
     if filters:
         assert result.row_groups_read < 4
         assert result.bytes_read < 0.7 * 100_000 * 8
@@ -181,38 +186,26 @@ def test_row_groups_whose_bloom_filter_excludes_the_keys_are_not_read(tmp_path: 
 
 def test_a_filter_of_a_column_that_was_widened_is_not_asked(tmp_path: Path) -> None:
     """The file has 4-byte ids, the keys 8 bytes: their digests differ."""
-    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
-    narrow = pa.field("id", pa.int32(), metadata={b"PARQUET:field_id": b"1"})
+    data = tmp_path / "data.parquet"
+    narrow = pa.schema([pa.field("id", pa.int32(), metadata={b"PARQUET:field_id": b"1"})])
     ids = [number * 7919 % 100_003 for number in range(100_000)]
-    pq.write_table(
-        pa.table([ids], schema=pa.schema([narrow])), data, use_dictionary=False, bloom_filter_options={"id": True}
-    )
-    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(ids[77],)]), 2, (1,))
-    file = EncodeInput(f"file://{data}", data.stat().st_size, len(ids), 1, equality_deletes=(delete,))
-    result = search(InputFiles((file,), SCHEMA.model_dump_json()))
-    assert isinstance(result, FoundRows)
-    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
+    pq.write_table(pa.table([ids], schema=narrow), data, use_dictionary=False, bloom_filter_options={"id": True})
+    assert positions(searched(data, [ids[77]])) == [77]
 
 
 def test_a_filter_that_does_not_know_the_values_that_are_there_is_not_trusted(tmp_path: Path) -> None:
     """A writer's mistake: the filter is that of another column."""
-    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    data, other = tmp_path / "data.parquet", tmp_path / "other.parquet"
     rows = [(number * 7919 % 100_003, "x") for number in range(100_000)]
-    options: dict[str, Any] = {"bloom_filter_options": {"id": True}, "use_dictionary": False, "compression": "none"}
-    size = written(data, (1, 2), rows, **options)
-    other = tmp_path / "other.parquet"
-    written(other, (1, 2), [(-number - 1, "x") for number, _ in rows], **options)
+    for path, each in ((data, rows), (other, [(-number - 1, "x") for number, _ in rows])):
+        written(path, (1, 2), each, bloom_filter_options={"id": True}, **PLAIN)
     chunk, wrong = (pq.read_metadata(path).row_group(0).column(0) for path in (data, other))
     assert chunk.bloom_filter_length == wrong.bloom_filter_length
     with data.open("r+b") as file, other.open("rb") as filters:
         file.seek(chunk.bloom_filter_offset)
         filters.seek(wrong.bloom_filter_offset)
         file.write(filters.read(wrong.bloom_filter_length))
-    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(rows[77][0],)]), 2, (1,))
-    entry = EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,))
-    result = search(InputFiles((entry,), SCHEMA.model_dump_json()))
-    assert isinstance(result, FoundRows)
-    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
+    assert positions(searched(data, [rows[77][0]])) == [77]
 
 
 def test_a_filter_beside_dates_that_python_does_not_know_is_not_asked(
@@ -227,18 +220,12 @@ def test_a_filter_beside_dates_that_python_does_not_know_is_not_asked(
     pq.write_table(pa.table([days], schema=schema), data, bloom_filter_options={"d": {"ndv": 100}})
     assert pq.read_metadata(data).row_group(0).column(0).bloom_filter_offset
     pq.write_table(pa.table([days.slice(77, 1)], schema=schema), keys)
-    delete = EqualityDelete(f"file://{keys}", keys.stat().st_size, 2, (4,))
-    entry = EncodeInput(f"file://{data}", data.stat().st_size, len(days), 1, equality_deletes=(delete,))
-    result = search(InputFiles((entry,), SCHEMA.model_dump_json()))
-    assert isinstance(result, FoundRows)
-    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
+    assert positions(found_by(data, EqualityDelete(f"file://{keys}", keys.stat().st_size, 2, (4,)))) == [77]
 
 
-def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
-    delete = EqualityDelete("file:///nowhere", 1, 2, (3,))
-    result = search(
-        InputFiles((EncodeInput("file:///data", 1, 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json())
-    )
+def test_keys_that_cannot_be_compared_are_refused() -> None:
+    source = EncodeInput("file:///data", 1, 1, equality_deletes=(EqualityDelete("file:///nowhere", 1, 2, (3,)),))
+    result = search(InputFiles((source,), SCHEMA.model_dump_json()))
     assert isinstance(result, Refusal)
     assert result.reason == "equality_deletes"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
+from pyiceberg.types import ListType, NestedField, StructType
 
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EqualityDelete, InputFiles
@@ -18,9 +18,9 @@ from tests.unit.rewrite.encode_support import as_input, column, encode_task, enc
 from tests.unit.rewrite.live_file import live
 
 SCHEMA = Schema(
-    NestedField(1, "id", LongType()),
-    NestedField(2, "note", StringType()),
-    NestedField(3, "l", ListType(4, StructType(NestedField(5, "x", LongType()), NestedField(6, "y", LongType())))),
+    NestedField(1, "id", "long"),
+    NestedField(2, "note", "string"),
+    NestedField(3, "l", ListType(4, StructType(NestedField(5, "x", "long"), NestedField(6, "y", "long")))),
 )
 MAPPING = SCHEMA.name_mapping.model_dump_json()
 ID = column("id", pa.int64(), 1)

@@ -13,39 +13,37 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import (
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-)
+from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.tables import TableView
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
 from compactor.rewrite.parquet import footer as parquet_footer
-from compactor.rewrite.parquet.footer import MAGIC, FileField, GroupField, read_footer
-from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
+from compactor.rewrite.parquet.footer import FileField, GroupField
+from compactor.rewrite.parquet.thrift import STRUCT, structs
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
+from tests.unit.failing import fails
+from tests.unit.rewrite.encode_support import column
 from tests.unit.rewrite.live_file import KEY, live
+from tests.unit.rewrite.splice_files import footer_of, write_footer
 
-MICROSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()))
-NANOSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampNanoType()))
-BOTH = Schema(NestedField(1, "ts", TimestampType()), NestedField(2, "ns", TimestampNanoType()))
+MICROSECONDS = Schema(NestedField(1, "id", "long"), NestedField(2, "ts", "timestamp"))
+NANOSECONDS = Schema(NestedField(1, "id", "long"), NestedField(2, "ts", "timestamp_ns"))
+BOTH = Schema(NestedField(1, "ts", "timestamp"), NestedField(2, "ns", "timestamp_ns"))
 
 
 def table_of(*, transform: Any = None, properties: dict[str, str] | None = None, outer: bool, inner: bool) -> TableView:
     """A table partitioned by a column nested in two structs; `outer` and `inner`: whether they are required."""
-    column = NestedField(3, "a", IntegerType())
     schema = Schema(
-        NestedField(1, "outer", StructType(NestedField(2, "inner", StructType(column), required=inner)), required=outer)
+        NestedField(
+            1,
+            "outer",
+            StructType(NestedField(2, "inner", StructType(NestedField(3, "a", "int")), required=inner)),
+            required=outer,
+        )
     )
     by = PartitionSpec(PartitionField(3, 1000, transform or IdentityTransform(), "a"))
     # PyIceberg gives the columns ids of its own, the same ones here.
@@ -53,12 +51,8 @@ def table_of(*, transform: Any = None, properties: dict[str, str] | None = None,
     return TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
 
 
-def numbered(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
-    return pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})
-
-
 def map_to(struct: pa.DataType) -> pa.DataType:
-    return pa.map_(numbered("key", pa.int64(), 3).with_nullable(False), numbered("value", struct, 2))
+    return pa.map_(column("key", pa.int64(), 3).with_nullable(False), column("value", struct, 2))
 
 
 def without_ids(table: pa.Table) -> pa.Table:
@@ -115,27 +109,31 @@ def test_row_ids_in_orc(written: str, first_row_id: int | None, file_format: str
 @pytest.mark.parametrize("nested", [False, True])
 def test_columns_whose_names_are_one_in_parquet(nested: bool, written: str | None, expected: str | None) -> None:
     """Spark would write the values of both into one column."""
-    fields = [NestedField(1, "a.b", LongType()), NestedField(2, "a_x2Eb", LongType())]
-    schema = Schema(NestedField(3, "m", MapType(4, LongType(), 5, StructType(*fields)))) if nested else Schema(*fields)
+    fields = [NestedField(1, "a.b", "long"), NestedField(2, "a_x2Eb", "long")]
+    schema = Schema(NestedField(3, "m", MapType(4, "long", 5, StructType(*fields)))) if nested else Schema(*fields)
     properties = {} if written is None else {"write.format.default": written}
     metadata = new_table_metadata(schema, PartitionSpec(), UNSORTED_SORT_ORDER, "file:///table", properties)
     table = TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
     assert reason(misread(table, KEY, [live()])) == expected
 
 
+def judged(path: Path, schema: Schema, table: pa.Table, mapping: str | None = None, **options: Any) -> str | None:
+    """What keeps a file of this table from Spark."""
+    pq.write_table(table, path, **options)
+    return judged_file(path, schema, mapping)
+
+
+def judged_file(path: Path, schema: Schema, mapping: str | None = None) -> str | None:
+    file = live(path.as_uri(), path.stat().st_size)
+    return reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping))
+
+
 def units(
     folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], mapping: str | None = None
 ) -> str | None:
-    arrow = pa.schema(
-        [
-            pa.field(name, kind, metadata=None if field_id is None else {"PARQUET:field_id": str(field_id)})
-            for name, (kind, field_id) in columns.items()
-        ]
-    )
-    path = folder / "file.parquet"
-    pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
-    file = live(path.as_uri(), path.stat().st_size)
-    return reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping))
+    arrow = pa.schema([column(name, kind, field_id) for name, (kind, field_id) in columns.items()])
+    table = pa.table([pa.nulls(1, each.type) for each in arrow], schema=arrow)
+    return judged(folder / "file.parquet", schema, table, mapping)
 
 
 @pytest.mark.parametrize("field_id", [2, None])
@@ -161,7 +159,7 @@ def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) 
     unnamed = {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}
     assert units(tmp_path, BOTH, unnamed, BOTH.name_mapping.model_dump_json()) is None
     assert units(tmp_path, BOTH, {"ts": (pa.timestamp("ns"), 1)}) == "timestamp_unit"
-    no_timestamps = Schema(NestedField(1, "id", LongType()))
+    no_timestamps = Schema(NestedField(1, "id", "long"))
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ms"), 1)}) == "timestamp_unit"
 
@@ -184,40 +182,27 @@ def test_milliseconds_that_may_overflow(
     tmp_path: Path, values: list[int | None], statistics: bool, expected: str | None, version: str, field_id: int | None
 ) -> None:
     path = tmp_path / "file.parquet"
-    metadata = None if field_id is None else {"PARQUET:field_id": str(field_id)}
-    schema = pa.schema(
-        [
-            pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}),
-            pa.field("ts", pa.timestamp("ms"), metadata=metadata),
-        ]
-    )
+    schema = pa.schema([column("id", pa.int64(), 1), column("ts", pa.timestamp("ms"), field_id)])
     rows = pa.table([pa.nulls(len(values), pa.int64()), pa.array(values, pa.timestamp("ms"))], schema=schema)
-    pq.write_table(rows, path, write_statistics=statistics, version=version)
-    file = live(path.as_uri(), path.stat().st_size)
-    store = byte_store_for(path.as_uri(), {})
-    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == expected
-    other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
-    assert field_id is None or misread_files(store, [other], [file], None) is None
+    assert judged(path, MICROSECONDS, rows, write_statistics=statistics, version=version) == expected
+    other = Schema(NestedField(1, "id", "long"), NestedField(3, "ts", "timestamp"))
+    assert field_id is None or judged_file(path, other) is None
 
 
 def test_milliseconds_in_a_row_group_with_its_columns_in_another_order(tmp_path: Path) -> None:
     """Spark finds chunks by their paths."""
     path = tmp_path / "file.parquet"
-    schema = pa.schema([numbered("id", pa.int64(), 1), numbered("ts", pa.timestamp("ms"), 2)])
+    schema = pa.schema([column("id", pa.int64(), 1), column("ts", pa.timestamp("ms"), 2)])
     pq.write_table(pa.table([[1], pa.array([2**62], pa.timestamp("ms"))], schema=schema), path)
-    store = byte_store_for(path.as_uri(), {})
-    footer = read_footer(store, path.as_uri(), path.stat().st_size)
-    (group,) = footer.tree.elements(FileField.ROW_GROUPS, STRUCT)
-    chunks = group.elements(GroupField.COLUMNS, STRUCT)
-    turned = group.with_fields({GroupField.COLUMNS: (LIST, ThriftList(STRUCT, [chunks[1], chunks[0]]))})
-    tree = encode_struct(footer.tree.with_fields({FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, [turned]))}))
-    path.write_bytes(path.read_bytes()[: footer.data_end] + tree + len(tree).to_bytes(4, "little") + MAGIC)
-    file = live(path.as_uri(), path.stat().st_size)
-    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == "value_out_of_range"
+    tree = footer_of(path).tree
+    (group,) = tree.elements(FileField.ROW_GROUPS, STRUCT)
+    turned = group.with_fields({GroupField.COLUMNS: structs(group.elements(GroupField.COLUMNS, STRUCT)[::-1])})
+    write_footer(path, tree.with_fields({FileField.ROW_GROUPS: structs([turned])}))
+    assert judged_file(path, MICROSECONDS) == "value_out_of_range"
 
 
-INNER = StructType(NestedField(4, "z", LongType()))
-NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", INNER))
+INNER = StructType(NestedField(4, "z", "long"))
+NESTED = StructType(NestedField(3, "other", "long"), NestedField(2, "s", INNER))
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -226,12 +211,12 @@ NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", INN
     ("kind", "around"),
     [
         (INNER, lambda struct: struct),
-        (NESTED, lambda struct: pa.struct([numbered("other", pa.int64(), 3), numbered("s", struct, 2)])),
-        (ListType(2, INNER), lambda struct: pa.list_(numbered("element", struct, 2))),
-        (MapType(3, LongType(), 2, INNER), map_to),
+        (NESTED, lambda struct: pa.struct([column("other", pa.int64(), 3), column("s", struct, 2)])),
+        (ListType(2, INNER), lambda struct: pa.list_(column("element", struct, 2))),
+        (MapType(3, "long", 2, INNER), map_to),
         (
-            ListType(6, MapType(3, LongType(), 2, INNER)),
-            lambda struct: pa.list_(numbered("element", map_to(struct), 6)),
+            ListType(6, MapType(3, "long", 2, INNER)),
+            lambda struct: pa.list_(column("element", map_to(struct), 6)),
         ),
     ],
 )
@@ -239,26 +224,21 @@ def test_a_struct_without_any_column_of_the_table(
     tmp_path: Path, kind: Any, around: Any, child: int, expected: str | None, by_name: bool
 ) -> None:
     """Iceberg leaves out a group of which it reads no column: a struct that is there becomes null."""
-    schema = Schema(NestedField(7, "id", LongType()), NestedField(1, "c", kind))
+    schema = Schema(NestedField(7, "id", "long"), NestedField(1, "c", kind))
     names = {4: "z", 5: "y"}
-    stored = around(pa.struct([numbered(names[child], pa.int64(), child)]))
-    rows = pa.schema([numbered("id", pa.int64(), 7), numbered("c", stored, 1)])
-    path = tmp_path / "file.parquet"
+    stored = around(pa.struct([column(names[child], pa.int64(), child)]))
+    rows = pa.schema([column("id", pa.int64(), 7), column("c", stored, 1)])
     table = pa.table([pa.nulls(1, pa.int64()), pa.nulls(1, stored)], schema=rows)
     if by_name:
         table = without_ids(table)
-    pq.write_table(table, path, store_schema=False)
-    file = live(path.as_uri(), path.stat().st_size)
     mapping = schema.name_mapping.model_dump_json()
-    assert reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping)) == expected
+    assert judged(tmp_path / "file.parquet", schema, table, mapping, store_schema=False) == expected
 
 
 def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path) -> None:
-    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", INNER))
-    path = tmp_path / "file.parquet"
-    pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
-    file = live(path.as_uri(), path.stat().st_size)
-    assert misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], None) is None
+    schema = Schema(NestedField(1, "id", "long"), NestedField(2, "c", INNER))
+    table = pa.table([[1]], schema=pa.schema([column("id", pa.int64(), 1)]))
+    assert judged(tmp_path / "file.parquet", schema, table) is None
 
 
 def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +251,7 @@ def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monke
         assert str(damaged.value.reason).startswith("unreadable")
     unknown = misread_files(store, [MICROSECONDS], [live(path.as_uri(), 17, file_format="lance")], None)
     assert reason(unknown) == "file_format"
-    pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
+    pq.write_table(pa.table([[1]], schema=pa.schema([column("id", pa.int64(), 1)])), path)
     monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
-    with pytest.raises(GiveUpError) as large:
+    with fails("footer_too_large"):
         misread_files(store, [MICROSECONDS], [live(path.as_uri(), path.stat().st_size)], None)
-    assert large.value.reason == "footer_too_large"

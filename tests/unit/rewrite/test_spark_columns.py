@@ -12,31 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-)
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.avro_container import join_containers
 from compactor.manifests.live_files import LiveFile
 from compactor.reasons import Refusal
-from compactor.rewrite.parquet.footer import MAGIC, FileField, SchemaField, read_footer
-from compactor.rewrite.parquet.thrift import I32, LIST, STRUCT, Struct, ThriftList, encode_struct
+from compactor.rewrite.parquet.footer import FileField, SchemaField
+from compactor.rewrite.parquet.thrift import I32, Struct, structs
 from compactor.rewrite.tasks import stored_ids
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from tests.unit.rewrite.encode_support import column
 from tests.unit.rewrite.live_file import live
+from tests.unit.rewrite.splice_files import footer_of, write_footer
 
-S = StructType(NestedField(3, "x", LongType()), NestedField(4, "y", StringType()))
-TABLE = Schema(NestedField(1, "b", LongType()), NestedField(2, "s", S), NestedField(5, "a", LongType()))
+S = StructType(NestedField(3, "x", "long"), NestedField(4, "y", "string"))
+TABLE = Schema(NestedField(1, "b", "long"), NestedField(2, "s", S), NestedField(5, "a", "long"))
 MAPPING = TABLE.name_mapping.model_dump_json()
 IDS = {"a": 5, "s": 2, "b": 1, "x": 3, "y": 4}
 NO_IDS = dict.fromkeys(IDS)
@@ -83,14 +75,14 @@ def test_a_file_without_ids_needs_a_name_mapping(tmp_path: Path) -> None:
 
 def test_a_flat_file_without_ids_needs_a_name_mapping_too(tmp_path: Path) -> None:
     file = file_of(tmp_path / "a.parquet", [column("a", pa.int64(), None), column("b", pa.int64(), None)])
-    flat = Schema(NestedField(1, "b", LongType()), NestedField(2, "a", LongType()))
+    flat = Schema(NestedField(1, "b", "long"), NestedField(2, "a", "long"))
     assert reason([file], flat) == "no_field_ids"
     assert reason([file], flat, flat.name_mapping.model_dump_json()) is None
 
 
 def test_ids_of_the_groups_between_a_list_and_its_elements_do_not_count(tmp_path: Path) -> None:
     """Iceberg's Java code does not look at them, and finds a file without ids."""
-    schema = Schema(NestedField(1, "l", ListType(2, LongType())))
+    schema = Schema(NestedField(1, "l", ListType(2, "long")))
     file = file_of(tmp_path / "a.parquet", [column("l", pa.list_(column("element", pa.int64(), None)), None)])
     between = with_field_ids(file, {2: 2})
     assert reason([between], schema) == "no_field_ids"
@@ -116,10 +108,9 @@ def with_field_ids(file: LiveFile, ids: dict[int, int]) -> LiveFile:
 def changed(file: LiveFile, edits: dict[int, Callable[[Struct], Struct]]) -> LiveFile:
     """The file with some elements of its schema changed."""
     path = Path(file.entry.path)
-    footer = read_footer(byte_store_for("/", {}), file.entry.path, file.size)
+    footer = footer_of(path)
     elements = [edits[index](each) if index in edits else each for index, each in enumerate(footer.schema)]
-    data = encode_struct(footer.tree.with_fields({FileField.SCHEMA: (LIST, ThriftList(STRUCT, elements))}))
-    path.write_bytes(path.read_bytes()[: footer.data_end] + data + len(data).to_bytes(4, "little") + MAGIC)
+    write_footer(path, footer.tree.with_fields({FileField.SCHEMA: structs(elements)}))
     return live(file.entry.path, path.stat().st_size)
 
 
@@ -222,14 +213,14 @@ def with_deletes(file: LiveFile, *deletes: FileEntry) -> LiveFile:
 
 # --- defaults in structs ----------------------------------------------------------------------------------------------
 
-P = NestedField(6, "p", LongType())
-N = NestedField(7, "n", IntegerType(), initial_default=34)
-PLAIN = NestedField(8, "o", IntegerType())
+P = NestedField(6, "p", "long")
+N = NestedField(7, "n", "int", initial_default=34)
+PLAIN = NestedField(8, "o", "int")
 PLACES: dict[str, Any] = {
     "struct": (lambda struct: struct, lambda arrow: arrow),
     "list": (lambda struct: ListType(20, struct), lambda arrow: pa.list_(column("element", arrow, 20))),
     "map": (
-        lambda struct: MapType(21, LongType(), 22, struct),
+        lambda struct: MapType(21, "long", 22, struct),
         lambda arrow: pa.map_(column("key", pa.int64(), 21, nullable=False), column("value", arrow, 22)),
     ),
     "nested": (
@@ -248,7 +239,7 @@ ORDERS: dict[str, tuple[tuple[NestedField, ...], str | None]] = {
 def default_table(place: str, fields: Sequence[NestedField], *, required: bool = False) -> Schema:
     around, _ = PLACES[place]
     kind: IcebergType = around(StructType(*fields))
-    return Schema(NestedField(1, "id", LongType()), NestedField(10, "c", kind, required=required))
+    return Schema(NestedField(1, "id", "long"), NestedField(10, "c", kind, required=required))
 
 
 def default_file(path: Path, place: str, *fields: pa.Field) -> LiveFile:

@@ -12,13 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.rewrite.parquet.footer import Footer
-from compactor.rewrite.parquet.thrift import (
-    BINARY,
-    I64,
-    STRUCT,
-    Struct,
-    encode_struct,
-)
+from compactor.rewrite.parquet.thrift import BINARY, I64, STRUCT, Struct, encode_struct, structs
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.storage.byte_store import OutputFile
 from compactor.storage.local_store import LocalByteStore
@@ -30,20 +24,19 @@ from tests.unit.rewrite.lineage_files import (
     File,
     arrow_table,
     chunks,
-    footer_of,
     join,
     lineage_of,
-    structs,
     with_last_chunk,
     write,
 )
+from tests.unit.rewrite.splice_files import footer_of
 
 # --- what describes the file ---
 
 
 def keyed(footer: Footer, **pairs: str) -> Footer:
     entries = [Struct({1: (BINARY, key.encode()), 2: (BINARY, value.encode())}) for key, value in pairs.items()]
-    return replace(footer, tree=footer.tree.with_fields({5: structs(*entries)}))
+    return replace(footer, tree=footer.tree.with_fields({5: structs(entries)}))
 
 
 FIELDS = '{"id":1,"name":"id","required":false,"type":"long"}'

@@ -10,20 +10,11 @@ import pyarrow._parquet
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.errors import GiveUpError
 from compactor.rewrite.parquet.footer import Footer, read_footer
-from compactor.rewrite.parquet.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    Struct,
-    ThriftList,
-    encode_struct,
-)
+from compactor.rewrite.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, ThriftList, encode_struct, structs
 from compactor.rewrite.splice.checks import SpliceLimits, refusal
 from compactor.rewrite.tasks.output_task import ENCODABLE
+from tests.unit.failing import fails
 from tests.unit.rewrite.splice_files import (
     ANY_SIZE,
     ROWS,
@@ -75,9 +66,8 @@ def test_encrypted_columns(footer: Footer, field: int) -> None:
 def test_encrypted_footers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
     path.write_bytes(path.read_bytes()[:-4] + b"PARE")
-    with pytest.raises(GiveUpError) as caught:
+    with fails("encrypted"):
         footer_of(path)
-    assert caught.value.reason == "encrypted"
 
 
 def test_bytes_behind_the_footer_struct(footer: Footer) -> None:
@@ -119,7 +109,7 @@ def variant_footer(footer: Footer, group_id: int | None) -> Footer:
         group = group.with_fields({9: (I32, group_id)})
     leaves = [leaf.with_fields({4: (BINARY, name)}) for name in (b"metadata", b"value")]
     root = footer.schema[0].with_fields({5: (I32, 1)})
-    return with_fields(footer, {2: (LIST, ThriftList(STRUCT, [root, group, *leaves]))})
+    return with_fields(footer, {2: structs([root, group, *leaves])})
 
 
 def test_columns_of_a_variant_share_its_field_id(footer: Footer) -> None:
@@ -218,17 +208,16 @@ def test_row_groups_must_follow_the_schema(footer: Footer) -> None:
     swapped = with_metadata(footer, {3: (LIST, ThriftList(BINARY, [b"id"]))})
     assert reason(swapped) == "malformed_row_group"
     groups = footer.tree.elements(4, STRUCT)
-    short = groups[0].with_fields({1: (LIST, ThriftList(STRUCT, list(groups[0].elements(1, STRUCT))[:2]))})
-    assert reason(with_fields(footer, {4: (LIST, ThriftList(STRUCT, [short, *groups[1:]]))})) == "malformed_row_group"
+    short = groups[0].with_fields({1: structs(list(groups[0].elements(1, STRUCT))[:2])})
+    assert reason(with_fields(footer, {4: structs([short, *groups[1:]])})) == "malformed_row_group"
 
 
 def test_row_ids_are_made_for_no_more_rows_than_arrow_writes_into_one_row_group(footer: Footer) -> None:
     assert SpliceLimits().max_lineage_rows == pyarrow._parquet._MAX_ROW_GROUP_SIZE
     most = max(group.num_rows for group in footer.row_groups)
     found = refusal([footer], replace(ANY_SIZE, max_lineage_rows=most - 1), lineage=True)
-    assert found is not None
-    assert found.reason == "too_many_rows"
-    assert found.reason in ENCODABLE
+    assert [found and found.reason] == ["too_many_rows"]
+    assert "too_many_rows" in ENCODABLE
     assert refusal([footer], replace(ANY_SIZE, max_lineage_rows=most), lineage=True) is None
     assert refusal([footer], replace(ANY_SIZE, max_lineage_rows=most - 1)) is None
 
@@ -281,18 +270,16 @@ def test_files_without_rows_need_not_agree(footer: Footer, tmp_path: Path) -> No
 def test_what_is_no_parquet_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(content)
-    with pytest.raises(GiveUpError) as caught:
+    with fails("unreadable_footer"):
         footer_of(path)
-    assert caught.value.reason == "unreadable_footer"
 
 
 def test_a_wrong_size_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
     size = path.stat().st_size
     for wrong, expected in ((size - 1, "unreadable_footer"), (size + 1, "input_truncated")):
-        with pytest.raises(GiveUpError) as caught:
+        with fails(expected):
             read_footer(STORE, str(path), wrong)
-        assert caught.value.reason == expected
 
 
 def test_large_footers_take_a_second_read(tmp_path: Path) -> None:
@@ -310,4 +297,4 @@ def test_schemas_that_are_no_tree(footer: Footer) -> None:
         odd = with_schema(footer, lambda root, count=children: root.with_fields({5: (I32, count)}), element=0)
         assert reason(odd) == "unreadable_footer"
     deep = [Struct({4: (BINARY, b"x"), 5: (I32, 1)})] * 5000
-    assert reason(with_fields(footer, {2: (LIST, ThriftList(STRUCT, deep))})) == "unreadable_footer"
+    assert reason(with_fields(footer, {2: structs(deep)})) == "unreadable_footer"
