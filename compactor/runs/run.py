@@ -127,7 +127,7 @@ class Run:
         if strays and not self._plan.groups:
             raise NoGroupLeftError(strays)
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
-        runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
+        runner = OutputTaskRunner(table, self._plan, self._run_id)
         supervisor = RunSupervisor(
             tools.records, self._cancel, tools.lease_seconds, tools.check_seconds, lambda: tools.lifelines.stalled(name)
         )

@@ -62,7 +62,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
         if len(asked) == 1:
             append(lake, table_name)
 
-    runner = OutputTaskRunner(lake.session, java, plan, "run-of-test")
+    runner = OutputTaskRunner(java, plan, "run-of-test")
     part = runner.rewrite(TaskId(0, 0))
     replacement = Replacement(part.scan_tasks, part.outputs, part.files_in)
     metadata_before = files_below(lake, table_name, "metadata")
@@ -140,7 +140,7 @@ def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
             append(lake, table_name)
 
     plan = planned(lake, table_name)
-    part = OutputTaskRunner(lake.session, java, plan, "run-of-test").rewrite(TaskId(0, 0))
+    part = OutputTaskRunner(java, plan, "run-of-test").rewrite(TaskId(0, 0))
     pauses: list[float] = []
     with caplog.at_level("INFO", logger="firnline"):
         commit_replacements(

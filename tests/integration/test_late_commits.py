@@ -52,7 +52,7 @@ class LateCommit:
         policy = lake.settings.policy.for_table(view.name)
         self.plan: TablePlan = plan_table(view, policy, ManifestCache(1 << 20), Request())
         self.base = JavaTable.load(lake.session, view, self.plan.snapshot_id)
-        runner = OutputTaskRunner(lake.session, self.base, self.plan, self.run_id)
+        runner = OutputTaskRunner(self.base, self.plan, self.run_id)
         self.record: Record = self.records.open(self.run_id, view, runner.output_files, runner.output_folders)
         self.records.renew(self.record, sending=self.sends())
         self.done: list[WrittenOutput] = [

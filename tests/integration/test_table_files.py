@@ -19,7 +19,7 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError
 from compactor.locations import plain_path
-from compactor.rewrite.tasks import runner, spark_scan
+from compactor.rewrite.tasks import runner, spark_scan, spark_tasks
 from compactor.rewrite.tasks.output_task import run_task
 from tests.conftest import Lake
 from tests.integration.compact_check import (
@@ -359,7 +359,7 @@ def test_a_failed_row_check_commits_nothing(
     create(lake, table_name)
     insert(lake, table_name, 2)
     head = lake.view(table_name).snapshot.snapshot_id
-    real = runner.rewrite_with_spark
+    real = spark_scan.rewrite_with_spark
 
     def one_row_less(work: Any) -> Any:
         written = run_task(work)
@@ -370,7 +370,7 @@ def test_a_failed_row_check_commits_nothing(
         return replace(written, rows_out=written.rows_out + 1)
 
     monkeypatch.setattr(runner, "run_task", one_row_less)
-    monkeypatch.setattr(runner, "rewrite_with_spark", one_row_more)
+    monkeypatch.setattr(spark_tasks, "rewrite_with_spark", one_row_more)
     with pytest.raises(GiveUpError) as raised:
         lake.compact(table_name, force=True, engine=engine)
     assert raised.value.reason == "row_count_mismatch"

@@ -63,28 +63,26 @@ class InputMetrics:
         self._plan = plan
         self._read = read
         self._sleep = sleep
+        self.order: Sequence[TaskId] = ()
+        """All tasks, in about the order in which they will be written."""
         self._passes: dict[TaskId, _Pass] = {}
         self._forgotten: set[TaskId] = set()
         self._lock = threading.Lock()  # several jobs of a run start at the same time
 
-    def start(
-        self, wave: Mapping[TaskId, TaskInput], later: Iterable[TaskId], input_of: Callable[[TaskId], TaskInput]
-    ) -> None:
+    def start(self, wave: Mapping[TaskId, TaskInput], input_of: Callable[[TaskId], TaskInput]) -> None:
         """Start a pass in a thread of its own, unless earlier passes cover the `wave`, the tasks of one Spark job.
 
-        The pass also covers as many `later` tasks as `HELD_AT_ONCE` allows. Otherwise manifests that list files of all
-        file groups would be read again for each job. Thread-safe.
+        The pass also covers as many of the next tasks as `HELD_AT_ONCE` allows. Otherwise manifests that list files of
+        all file groups would be read again for each job. Thread-safe.
         """
         with self._lock:
             if not all(self._is_covered(task) for task in wave):
-                self._start(wave, later, input_of)
+                self._start(wave, input_of)
 
-    def _start(
-        self, wave: Mapping[TaskId, TaskInput], later: Iterable[TaskId], input_of: Callable[[TaskId], TaskInput]
-    ) -> None:
+    def _start(self, wave: Mapping[TaskId, TaskInput], input_of: Callable[[TaskId], TaskInput]) -> None:
         inputs: dict[TaskId, Sequence[LiveFile]] = {}
         held = 0
-        for task in chain(wave, later):
+        for task in chain(wave, self.order):
             if task in inputs or self._is_covered(task):
                 continue
             if task not in wave and held >= HELD_AT_ONCE:

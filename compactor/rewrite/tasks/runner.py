@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-
-from compactor.credentials.renewing_file_io import vended_of
-from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.iceberg.manifest_entries import Content
+from compactor.errors import FirnlineError, GiveUpError
 from compactor.locations import attempt_location
 from compactor.manifests.executor_job import SCHEDULER_POOL
-from compactor.manifests.live_files import LiveFile, deletes_of
-from compactor.partitions import PartitionKey
-from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted, refused_request
+from compactor.manifests.live_files import LiveFile
+from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, refused_request
 from compactor.planning.plan_table import PlannedGroup, TablePlan
-from compactor.planning.spark_misreads import PARQUET, misread
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.row_maps import InputRows
 from compactor.rewrite.encode.writer import EncodedFile
@@ -34,17 +26,12 @@ from compactor.rewrite.tasks.output_task import (
     TaskAttempt,
     TaskInput,
     TaskResult,
-    attempt_count,
     attempt_tasks,
     run_task,
 )
-from compactor.rewrite.tasks.spark_checks import misread_files
-from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
-from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, input_files, storage_of
-from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
-from compactor.spark.planned_tasks import overlooked_delete, planned_scan_tasks
-from compactor.storage.byte_store import RENEWING
-from compactor.storage.opening import byte_store_for
+from compactor.rewrite.tasks.spark_tasks import SparkTasks
+from compactor.rewrite.tasks.task_input import aside, build_task_input
+from compactor.spark.java_table import JavaTable, activate, content_file
 
 UNSORTED = 0
 JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task with a reason of `TRIED_AGAIN`, are tried once more, alone
@@ -84,13 +71,10 @@ class _PreparedJob:
 class OutputTaskRunner:
     """Runs the output tasks of one run. The output names are fixed before the first byte is written."""
 
-    def __init__(self, session: SparkSession, table: JavaTable, plan: TablePlan, run_id: str) -> None:
-        self._session = session
+    def __init__(self, table: JavaTable, plan: TablePlan, run_id: str) -> None:
         self._table = table
         self._plan = plan
-        self._run_id = run_id
-        self._lock = threading.Lock()
-        self._spark_tasks: dict[str, Any] | None = None
+        self._spark = SparkTasks(table, plan, run_id)
         self._attempts: dict[TaskId, TaskAttempt] = {}
         tasks = [
             TaskId(number, index)
@@ -104,12 +88,13 @@ class OutputTaskRunner:
         ]
         self._outputs = dict(zip(tasks, table.new_data_locations(names), strict=True))
         self._metrics = InputMetrics(plan)
-        self._order: Sequence[TaskId] = tuple(self._outputs)
+        self.expect(tasks)
         self._jobs: Counter[TaskId] = Counter()
         self._prepared: dict[TaskId, _PreparedJob] = {}
-        local = session.sparkContext.master.startswith("local")
-        self._attempts_of_job = 1 if local else int(session.sparkContext.getConf().get("spark.task.maxFailures", "4"))
-        self.repeated = session.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        context = table.session.sparkContext
+        local = context.master.startswith("local")
+        self._attempts_of_job = 1 if local else int(context.getConf().get("spark.task.maxFailures", "4"))
+        self.repeated = context.getConf().get("spark.speculation", "false") == "true"
         """Whether some output may have been written more than once."""
 
     @property
@@ -119,7 +104,7 @@ class OutputTaskRunner:
 
     def expect(self, order: Sequence[TaskId]) -> None:
         """Output tasks will be written in about this order: the manifests of their inputs are read accordingly."""
-        self._order = [task for task in order if task in self._outputs]
+        self._metrics.order = [task for task in order if task in self._outputs]
 
     @property
     def output_files(self) -> tuple[str, ...]:
@@ -129,7 +114,7 @@ class OutputTaskRunner:
     @property
     def output_folders(self) -> tuple[str, ...]:
         """The folder of this run that `spark` writes to."""
-        return (run_folder(self._table, self._run_id),)
+        return (self._spark.folder,)
 
     def rewrite(self, task: TaskId) -> WrittenOutput:
         """Write one task's output, unless `write_ahead` has. Several threads call it.
@@ -191,9 +176,9 @@ class OutputTaskRunner:
 
     def _job_of(self, tasks: list[TaskId]) -> _PreparedJob:
         works = {task: self._input_of(task) for task in tasks}
-        self._metrics.start(works, self._order, self._input_of)
+        self._metrics.start(works, self._input_of)
         first = max(self._jobs[task] for task in tasks) * self._attempts_of_job
-        rdd = self._session.sparkContext.parallelize([list(works.values())], 1)
+        rdd = self._table.session.sparkContext.parallelize([list(works.values())], 1)
         written = rdd.map(partial(attempt_tasks, run_task, first, self._attempts_of_job))
         _ = written._jrdd  # noqa: SLF001 - sends the function to the JVM now
         return _PreparedJob(tasks, written)
@@ -210,10 +195,10 @@ class OutputTaskRunner:
 
     def _label_thread(self, what: str) -> None:
         """Set Spark's properties of this thread: session, FAIR pool, and the job group that cancels the run."""
-        activate(self._session)
-        context = self._session.sparkContext
+        activate(self._table.session)
+        context = self._table.session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", SCHEDULER_POOL)
-        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {what}", True)
+        context.setJobGroup(self._spark.run_id, f"firnline {self._plan.table.name} {what}", True)
 
     def _refused(self, refusal: Refusal) -> EngineChoice:
         requested = self._plan.requested_engine
@@ -275,27 +260,8 @@ class OutputTaskRunner:
 
     def _by_spark(self, task: TaskId, engine: EngineChoice) -> WrittenOutput:
         started = time.monotonic()
-        group = self._plan.groups[task.group].file_group
-        files = group.tasks[task.position]
-        self._check_for_spark(group.key, files)
-        deleted = self._count_deleted(files)
-        scan_tasks = self._table.jvm.java.util.ArrayList()
-        scan_id, ordered = f"{self._run_id}-{task.group}-{task.position}", is_sorted(self._plan.table)
-        try:
-            planned_tasks = self._planned_tasks()
-            for file in files:
-                scan_tasks.add(self._with_all_deletes(planned_tasks[file.entry.path], file))
-            written = rewrite_with_spark(self._table, self._frozen_copy(), scan_tasks, scan_id, ordered=ordered)
-        except Py4JJavaError as error:
-            if store_is_silent(error):
-                raise RetryError(f"the store does not answer Spark: {first_line(error)}") from error
-            if not expired_in_java(error, self._plan.table):
-                raise
-            self._table.load_anew()
-            raise RetryError(
-                f"the store refuses Spark's credential of {self._plan.table.name}: {first_line(error)}; {RENEWING}",
-                reason=Reason.CREDENTIALS_EXPIRED,
-            ) from error
+        files = self._plan.groups[task.group].file_group.tasks[task.position]
+        scan_tasks, written = self._spark.write(task)
         return WrittenOutput(
             engine=engine,
             scan_tasks=scan_tasks,
@@ -303,85 +269,11 @@ class OutputTaskRunner:
             files_in=len(files),
             bytes_in=sum(file.size for file in files),
             bytes_out=written.bytes_out,
-            rows_deleted=written.rows_deleted if deleted is None else deleted,
+            rows_deleted=written.rows_deleted,
             rows_out=written.rows_out,
             seconds=time.monotonic() - started,
             bytes_decoded=sum(file.size for file in files),
         )
-
-    def _count_deleted(self, files: Sequence[LiveFile]) -> int | None:
-        """The rows that deletes delete, by our own readers: Iceberg's own count would agree with what it misreads.
-
-        None: they cannot count them. They read Parquet, vectors, and what `encode` compares.
-
-        Raises:
-            FirnlineError: by class the reaction.
-        """
-        deletes = deletes_of(files)
-        if not deletes:
-            return 0
-        by_value = any(delete.content is Content.EQUALITY_DELETES for delete in deletes)
-        if by_value and any(file.entry.file_format != PARQUET for file in files):
-            return None
-        work = input_files(self._plan.table, files)
-        (counted,) = self._session.sparkContext.parallelize([work], 1).map(attempt_count).collect()
-        if isinstance(counted, FirnlineError):
-            raise counted
-        return None if isinstance(counted, Refusal) else counted
-
-    def _with_all_deletes(self, scan_task: Any, file: LiveFile) -> Any:
-        """The scan task.
-
-        Raises:
-            GiveUpError: it lacks a planned delete.
-        """
-        delete = overlooked_delete(scan_task, file)
-        if delete is not None:
-            raise GiveUpError(
-                f"Iceberg's scan of {self._plan.table.name} does not apply the delete file {delete} to "
-                f"{file.entry.path}, although it applies: a rewrite would bring deleted rows back. The files stay as "
-                "they are; report this error",
-                reason=Reason.PLANS_DIFFER,
-            )
-        return scan_task
-
-    def _check_for_spark(self, key: PartitionKey, files: Sequence[LiveFile]) -> None:
-        """Check that Spark reads the files correctly: it writes the rows that it reads, right or wrong.
-
-        Raises:
-            GiveUpError: Spark misreads a file; the reason says how.
-            RetryError: the store does not answer.
-        """
-        table = self._plan.table
-        store = byte_store_for(files[0].entry.path, storage_of(table), vended_of(table.io))
-        schemas = (table.metadata.schema(), *table.metadata.schemas)
-        mapping = table.properties.get(NAME_MAPPING)
-        found = misread(table, key, files) or misread_files(store, schemas, files, mapping)
-        if found is not None:
-            raise GiveUpError(
-                f"a file group of {table.name} is not rewritten, because Spark would not keep rows: {found.sentence}",
-                reason=found.reason,
-            )
-
-    @cached_property
-    def _frozen_metadata(self) -> Any:
-        keys = {planned.file_group.key for planned in self._plan.groups}
-        return frozen_metadata(self._table, run_folder(self._table, self._run_id), keys)
-
-    def _frozen_copy(self) -> Any:
-        """The table for Spark as it was when the first task needed it, with a credential that is not due."""
-        self._table.renew()
-        with self._lock:
-            return frozen_copy(self._table, self._frozen_metadata)
-
-    def _planned_tasks(self) -> dict[str, Any]:
-        """Java's scan tasks of all input files of the run, planned once, when the first task needs them."""
-        with self._lock:
-            if self._spark_tasks is None:
-                self._table.renew()
-                files = [file for planned in self._plan.groups for file in planned.file_group.files]
-                self._spark_tasks = planned_scan_tasks(self._table, files)
-            return self._spark_tasks
 
 
 def _engine_of(planned: PlannedGroup, written: TaskResult) -> EngineChoice:

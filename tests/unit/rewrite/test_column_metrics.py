@@ -1,12 +1,11 @@
 import json
 import struct
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -45,29 +44,17 @@ def schema_of(field_type):
     return Schema(NestedField(COLUMN, "c", field_type, required=False))
 
 
+NAMES = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+
+
 def metrics(rows=10, **maps):
-    names = (
-        "column_sizes",
-        "value_counts",
-        "null_value_counts",
-        "nan_value_counts",
-        "lower_bounds",
-        "upper_bounds",
-    )
-    return ColumnMetrics(rows, **{name: maps.get(name, {}) for name in names})
+    return ColumnMetrics(rows, **{name: maps.get(name, {}) for name in NAMES})
 
 
 def column(lower=None, upper=None, *, values=10, nulls=0, nans=None, rows=10):
     """Metrics of one file in which one column has these bounds (bytes) and counts (None: unknown)."""
-    given = {
-        "column_sizes": 100,
-        "value_counts": values,
-        "null_value_counts": nulls,
-        "nan_value_counts": nans,
-        "lower_bounds": lower,
-        "upper_bounds": upper,
-    }
-    return metrics(rows, **{name: {COLUMN: value} for name, value in given.items() if value is not None})
+    given = zip(NAMES, (100, values, nulls, nans, lower, upper), strict=True)
+    return metrics(rows, **{name: {COLUMN: value} for name, value in given if value is not None})
 
 
 def merged_bounds(field_type, *inputs):
@@ -75,22 +62,15 @@ def merged_bounds(field_type, *inputs):
     return merged.lower_bounds.get(COLUMN), merged.upper_bounds.get(COLUMN)
 
 
+def both(field_type, low, high):
+    return to_bytes(field_type, low), to_bytes(field_type, high)
+
+
 def point_files(field_type, *values):
     return [column(to_bytes(field_type, value), to_bytes(field_type, value)) for value in values]
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
-
-
-def test_counts_and_sizes_add_up():
-    merged = merge([column(nulls=2, nans=1), column(nulls=3, nans=4, values=20, rows=20)], schema_of(DoubleType()))
-    assert merged == metrics(
-        30,
-        column_sizes={COLUMN: 200},
-        value_counts={COLUMN: 30},
-        null_value_counts={COLUMN: 5},
-        nan_value_counts={COLUMN: 5},
-    )
 
 
 @pytest.mark.parametrize("name", ["column_sizes", "value_counts", "null_value_counts", "nan_value_counts"])
@@ -118,14 +98,7 @@ def test_uncounted_rows_are_refused():
 
 def test_columns_that_left_the_schema_are_left_out():
     gone = COLUMN + 1
-    one = metrics(
-        column_sizes={gone: 1},
-        value_counts={gone: 10},
-        null_value_counts={gone: 0},
-        nan_value_counts={gone: 0},
-        lower_bounds={gone: b"a"},
-        upper_bounds={gone: b"b"},
-    )
+    one = metrics(**{name: {gone: value} for name, value in zip(NAMES, (1, 10, 0, 0, b"a", b"b"), strict=True)})
     assert merge([one, one], schema_of(StringType())) == metrics(20)
 
 
@@ -161,7 +134,7 @@ def test_nested_columns_keep_counts_and_what_bounds_they_have():
     ],
 )
 def test_column_whose_counts_cannot_be_true_is_unknown(impossible):
-    low, high = to_bytes(DoubleType(), 1.0), to_bytes(DoubleType(), 2.0)
+    low, high = both(DoubleType(), 1.0, 2.0)
     good = column(low, high, nulls=8, nans=0)
     merged = merge([good, column(low, high, **impossible)], schema_of(DoubleType()))
     assert merged == metrics(20, column_sizes={COLUMN: 200})
@@ -205,34 +178,34 @@ def test_bounds_are_the_extremes_by_the_order_of_the_type(field_type, ascending)
 
 
 def test_bound_missing_in_one_input_is_dropped_on_that_side_only():
-    low, high = to_bytes(LongType(), 1), to_bytes(LongType(), 9)
+    low, high = both(LongType(), 1, 9)
     assert merged_bounds(LongType(), column(low, high), column(None, high)) == (None, high)
     assert merged_bounds(LongType(), column(low, high), column(low, None)) == (low, None)
     assert merged_bounds(LongType(), column(low, high), column(None, None)) == (None, None)
 
 
 def test_all_null_input_is_passed_over():
-    low, high = to_bytes(LongType(), 1), to_bytes(LongType(), 9)
+    low, high = both(LongType(), 1, 9)
     assert merged_bounds(LongType(), column(low, high), column(nulls=10)) == (low, high)
     assert merged_bounds(LongType(), column(nulls=10), column(nulls=10)) == (None, None)
 
 
 def test_input_is_not_all_null_unless_both_counts_say_so():
-    low, high = to_bytes(LongType(), 1), to_bytes(LongType(), 9)
+    low, high = both(LongType(), 1, 9)
     for other in (column(nulls=9), column(nulls=10, values=None), column(nulls=None), column(nulls=0, values=0)):
         assert merged_bounds(LongType(), column(low, high), other) == (None, None)
 
 
 def test_all_nan_input_drops_the_upper_bound_alone():
     """Readers that sort NaN last find it above every number, in a file without bounds."""
-    low, high = to_bytes(DoubleType(), 1.0), to_bytes(DoubleType(), 9.0)
+    low, high = both(DoubleType(), 1.0, 9.0)
     assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nans=10)) == (low, None)
     nan = to_bytes(DoubleType(), NAN)
     assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nan, nan, nans=10)) == (low, None)
 
 
 def test_input_of_nulls_and_nans_drops_the_bounds():
-    low, high = to_bytes(DoubleType(), 1.0), to_bytes(DoubleType(), 9.0)
+    low, high = both(DoubleType(), 1.0, 9.0)
     assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nulls=4, nans=6)) == (None, None)
 
 
@@ -245,7 +218,7 @@ def test_nan_bound_drops_both_bounds(field_type):
 
 
 def test_bounds_go_when_a_null_count_is_lost_that_was_not_zero():
-    low, high = to_bytes(LongType(), 6), to_bytes(LongType(), 9)
+    low, high = both(LongType(), 6, 9)
     unknown = column(low, high, nulls=None)
     assert merged_bounds(LongType(), unknown, column(low, high, nulls=2)) == (None, None)
     assert merged_bounds(LongType(), unknown, column(nulls=10)) == (None, None)
@@ -253,7 +226,7 @@ def test_bounds_go_when_a_null_count_is_lost_that_was_not_zero():
 
 
 def test_bounds_go_when_a_nan_count_is_lost_that_was_not_zero():
-    low, high = to_bytes(DoubleType(), 6.0), to_bytes(DoubleType(), 9.0)
+    low, high = both(DoubleType(), 6.0, 9.0)
     unknown = column(low, high, nans=None)
     assert merged_bounds(DoubleType(), unknown, column(low, high, nans=2)) == (None, None)
     assert merged_bounds(DoubleType(), unknown, column(low, high, nans=0)) == (low, high)
@@ -296,16 +269,16 @@ def test_time_ordered_uuids_keep_their_bounds():
 
 
 def test_int_bounds_of_a_long_column_are_widened():
-    old = column(to_bytes(IntegerType(), -5), to_bytes(IntegerType(), 2**31 - 1))
-    new = column(to_bytes(LongType(), -4), to_bytes(LongType(), 2**31))
-    assert merged_bounds(LongType(), old, new) == (to_bytes(LongType(), -5), to_bytes(LongType(), 2**31))
-    assert merged_bounds(LongType(), old) == (to_bytes(LongType(), -5), to_bytes(LongType(), 2**31 - 1))
+    old = column(*both(IntegerType(), -5, 2**31 - 1))
+    new = column(*both(LongType(), -4, 2**31))
+    assert merged_bounds(LongType(), old, new) == both(LongType(), -5, 2**31)
+    assert merged_bounds(LongType(), old) == both(LongType(), -5, 2**31 - 1)
 
 
 def test_float_bounds_of_a_double_column_are_widened():
-    old = column(to_bytes(FloatType(), -1.5), to_bytes(FloatType(), 2.5))
-    new = column(to_bytes(DoubleType(), -1.4), to_bytes(DoubleType(), 2.4))
-    assert merged_bounds(DoubleType(), old, new) == (to_bytes(DoubleType(), -1.5), to_bytes(DoubleType(), 2.5))
+    old = column(*both(FloatType(), -1.5, 2.5))
+    new = column(*both(DoubleType(), -1.4, 2.4))
+    assert merged_bounds(DoubleType(), old, new) == both(DoubleType(), -1.5, 2.5)
     nan = to_bytes(FloatType(), NAN)
     assert merged_bounds(DoubleType(), column(nan, nan), new) == (None, None)
 
@@ -367,33 +340,16 @@ def test_truncated_bounds_are_kept_as_they_are():
 # --- what goes in and out ---------------------------------------------------------------------------------------------
 
 
-def test_data_file_without_metrics_has_empty_maps():
-    assert ColumnMetrics.from_data_file(DataFile.from_args(record_count=5)) == metrics(5)
-
-
-def test_data_file_metrics_are_taken_over():
+def test_metrics_of_a_data_file():
     one = column(b"a", b"b", nulls=2, nans=3)
-    given = DataFile.from_args(
-        record_count=10,
-        column_sizes=one.column_sizes,
-        value_counts=one.value_counts,
-        null_value_counts=one.null_value_counts,
-        nan_value_counts=one.nan_value_counts,
-        lower_bounds=one.lower_bounds,
-        upper_bounds=one.upper_bounds,
-    )
-    assert ColumnMetrics.from_data_file(given) == one
+    given = {name: getattr(one, name) for name in NAMES}
+    assert ColumnMetrics.from_data_file(DataFile.from_args(record_count=10, **given)) == one
+    assert ColumnMetrics.from_data_file(DataFile.from_args(record_count=5)) == metrics(5)
 
 
 def test_column_sizes_of_the_footer_replace_the_sums():
     one = column(b"a", b"b")
-    assert with_column_sizes(one, {COLUMN: 42}) == metrics(
-        column_sizes={COLUMN: 42},
-        value_counts={COLUMN: 10},
-        null_value_counts={COLUMN: 0},
-        lower_bounds={COLUMN: b"a"},
-        upper_bounds={COLUMN: b"b"},
-    )
+    assert with_column_sizes(one, {COLUMN: 42}) == replace(one, column_sizes={COLUMN: 42})
 
 
 def test_json_has_sorted_keys_and_upper_case_hex():
@@ -424,34 +380,3 @@ def test_json_leaves_empty_maps_out():
 
 
 # --- real manifests ---------------------------------------------------------------------------------------------------
-
-
-def test_metrics_modes_of_a_real_table_hold_in_the_merged_metrics(tmp_path):
-    schema = Schema(
-        NestedField(1, "none", "string", required=False),
-        NestedField(2, "counts", "string", required=False),
-        NestedField(3, "short", "string", required=False),
-        NestedField(4, "full", "string", required=False),
-    )
-    properties = {
-        "write.metadata.metrics.column.none": "none",
-        "write.metadata.metrics.column.counts": "counts",
-        "write.metadata.metrics.column.short": "truncate(2)",
-        "write.metadata.metrics.column.full": "full",
-    }
-    catalog = SqlCatalog("modes", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    catalog.create_namespace("db")
-    table = catalog.create_table("db.modes", schema, properties=properties)
-    for text in ("bbbb", "aaaa", None):
-        table.append(pa.Table.from_pylist([dict.fromkeys(column_names(schema), text)], schema=schema.as_arrow()))
-    inputs = [ColumnMetrics.from_data_file(task.file) for task in table.scan().plan_files()]
-    merged = merge(inputs, table.schema())
-    assert merged.record_count == len(inputs) == 3
-    assert merged.value_counts == {2: 3, 3: 3, 4: 3}
-    assert merged.null_value_counts == {2: 1, 3: 1, 4: 1}
-    assert {key: from_bytes(StringType(), bound) for key, bound in merged.lower_bounds.items()} == {3: "aa", 4: "aaaa"}
-    assert {key: from_bytes(StringType(), bound) for key, bound in merged.upper_bounds.items()} == {3: "bc", 4: "bbbb"}
-
-
-def column_names(schema):
-    return [field.name for field in schema.fields]

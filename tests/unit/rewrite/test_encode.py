@@ -14,13 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    ListType,
-    MapType,
-    NestedField,
-    StructType,
-    UnknownType,
-)
+from pyiceberg.types import ListType, MapType, NestedField, StructType, UnknownType
 
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.encode.encode import encode, encode_refusal

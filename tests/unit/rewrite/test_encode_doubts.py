@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThan, IsNaN, IsNull, NotEqualTo
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DoubleType,
@@ -111,6 +112,25 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, EncodedFile]:
     return work.output, encoded(work)[0]
 
 
+@pytest.fixture(scope="module")
+def table(result: tuple[str, EncodedFile], tmp_path_factory: pytest.TempPathFactory) -> Table:
+    location, file = result
+    folder = tmp_path_factory.mktemp("catalog")
+    catalog = SqlCatalog("read", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.read", READ)
+    metrics = {name: value for name, value in vars(file.metrics).items() if name != "record_count"}
+    new = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=file.rows, file_size_in_bytes=file.size, split_offsets=list(file.split_offsets),
+        sort_order_id=None, spec_id=0, **metrics,
+    )  # fmt: skip
+    new.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        update.append_data_file(new)
+    return table.refresh()
+
+
 @pytest.mark.parametrize(
     ("condition", "rows"),
     [
@@ -143,22 +163,8 @@ def test_arrow(result: tuple[str, EncodedFile], condition: pc.Expression, rows: 
         (EqualTo("c1", 0.0), 4), (GreaterThan("c1", 0.5), 3), (EqualTo("c2", 0.0), 4),
     ],
 )  # fmt: skip
-def test_pyiceberg(result: tuple[str, EncodedFile], tmp_path: Path, condition: BooleanExpression, rows: int) -> None:
-    location, file = result
-    catalog = SqlCatalog("read", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    catalog.create_namespace("db")
-    table = catalog.create_table("db.read", READ)
-    new = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET, partition=Record(),
-        record_count=file.rows, file_size_in_bytes=file.size, column_sizes=file.metrics.column_sizes,
-        value_counts=file.metrics.value_counts, null_value_counts=file.metrics.null_value_counts,
-        nan_value_counts=file.metrics.nan_value_counts, lower_bounds=file.metrics.lower_bounds,
-        upper_bounds=file.metrics.upper_bounds, split_offsets=list(file.split_offsets), sort_order_id=None, spec_id=0,
-    )  # fmt: skip
-    new.spec_id = 0
-    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
-        update.append_data_file(new)
-    assert table.refresh().scan(row_filter=condition).to_arrow().num_rows == rows
+def test_pyiceberg(table: Table, condition: BooleanExpression, rows: int) -> None:
+    assert table.scan(row_filter=condition).to_arrow().num_rows == rows
 
 
 # --- footers ----------------------------------------------------------------------------------------------------------

@@ -13,31 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
     ListType,
-    LongType,
     MapType,
     NestedField,
-    StringType,
     StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
 )
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode import writer as encode_write
-from compactor.rewrite.encode.encode import encode, encode_refusal, encoded_schema
+from compactor.rewrite.encode.encode import encode, encoded_schema
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.reading.schema import LAST_UPDATED_SEQUENCE_NUMBER, ROW_ID
 from compactor.rewrite.splice.lineage_schema import without_lineage
@@ -46,17 +32,15 @@ from compactor.rewrite.tasks.output_task import TaskInput, run_task
 from compactor.storage.local_store import LocalByteStore
 from compactor.storage.opening import byte_store_for
 from tests.unit.failing import fails
-from tests.unit.rewrite.encode_support import IDS, column, deletes, encode_task, encoded, ids_file, write
+from tests.unit.rewrite.encode_support import IDS, column, deletes, encode_task, encoded, ids_file, refused, write
 
 # --- position deletes -------------------------------------------------------------------------------------------------
 
 
 def test_position_deletes_are_applied_and_counted(tmp_path: Path) -> None:
     first, second = (ids_file(tmp_path / f"{n}.parquet", n * 10, 10) for n in range(2))
-    file = deletes(
-        tmp_path / "d.parquet",
-        [(first.location, 0), (first.location, 9), (first.location, 9), (first.location, 10), (second.location, 3)],
-    )
+    rows = [*((first.location, position) for position in (0, 9, 9, 10)), (second.location, 3)]
+    file = deletes(tmp_path / "d.parquet", rows)
     inputs = [replace(first, position_deletes=(file,)), second]  # the delete file does not apply to the second
     result, table = encoded(encode_task(tmp_path, IDS, inputs))
     assert table["id"].to_pylist() == [*range(1, 9), *range(10, 20)]
@@ -85,13 +69,8 @@ def test_positions_count_from_the_start_of_a_file_of_many_batches(
     source = ids_file(tmp_path / "1.parquet", 0, 100, row_group_size=30)
     gone = [0, 6, 7, 13, 29, 30, 31, 63, 99]
     file = deletes(tmp_path / "d.parquet", [(source.location, position) for position in gone])
-    work = encode_task(
-        tmp_path,
-        IDS,
-        [replace(source, position_deletes=(file,), first_row_id=1000, data_sequence_number=4)],
-        format_version=3,
-        keep_row_lineage=True,
-    )
+    source = replace(source, position_deletes=(file,), first_row_id=1000, data_sequence_number=4)
+    work = encode_task(tmp_path, IDS, [source], format_version=3, keep_row_lineage=True)
     result, table = encoded(work)
     assert table["id"].to_pylist() == [n for n in range(100) if n not in gone]
     assert table["_row_id"].to_pylist() == [1000 + n for n in range(100) if n not in gone]
@@ -110,9 +89,7 @@ def test_when_every_row_is_deleted_there_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file_format", ["ORC", "avro"])
 def test_delete_files_of_other_formats_are_refused(tmp_path: Path, file_format: str) -> None:
     source = EncodeInput("/nowhere", 1, 1, position_deletes=(DeleteFile("/nowhere", 1, file_format),))
-    found = encode_refusal(encode_task(tmp_path, IDS, [source]))
-    assert found is not None
-    assert found.reason == "delete_file_format"
+    assert refused(encode_task(tmp_path, IDS, [source])) == "delete_file_format"
 
 
 # --- row lineage ------------------------------------------------------------------------------------------------------
@@ -131,21 +108,13 @@ def test_row_lineage_is_completed_as_readers_do(tmp_path: Path) -> None:
     carried = replace(write(tmp_path / "2.parquet", table), first_row_id=200, data_sequence_number=8)
     unknown = replace(write(tmp_path / "3.parquet", table), first_row_id=None)
     _, found = encoded(encode_task(tmp_path, IDS, [plain, carried, unknown], format_version=3, keep_row_lineage=True))
-    assert [tuple(row.values()) for row in found.to_pylist()] == [
-        (0, 100, 7),
-        (1, 101, 7),
-        (2, 200, 5),
-        (3, 50, 8),
-        (2, None, None),
-        (3, None, None),
-    ]
+    expected = [(0, 100, 7), (1, 101, 7), (2, 200, 5), (3, 50, 8), (2, None, None), (3, None, None)]
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected
     assert [field.metadata[b"PARQUET:field_id"] for field in found.schema][1:] == [b"2147483540", b"2147483539"]
 
 
 def test_lineage_below_format_version_3_is_refused(tmp_path: Path) -> None:
-    found = encode_refusal(encode_task(tmp_path, IDS, [], keep_row_lineage=True))
-    assert found is not None
-    assert found.reason == "row_lineage_unknown"
+    assert refused(encode_task(tmp_path, IDS, [], keep_row_lineage=True)) == "row_lineage_unknown"
 
 
 # --- the file that is written -----------------------------------------------------------------------------------------
@@ -168,14 +137,22 @@ def test_two_outputs_can_be_spliced(tmp_path: Path) -> None:
     assert Schema.model_validate_json(keys[b"iceberg.schema"] or b"") == IDS
 
 
-def test_row_groups_are_closed_by_measured_bytes(tmp_path: Path) -> None:
+def of_row_groups(target: int) -> tuple[tuple[str, str]]:
+    return (("write.parquet.row-group-size-bytes", str(target)),)
+
+
+def noise(folder: Path, files: int) -> list[EncodeInput]:
+    """Files of 5,000 numbers that do not compress."""
     rng = np.random.default_rng(0)
     arrow = pa.schema([column("id", pa.int64(), 1, nullable=False)])
-    inputs = [
-        write(tmp_path / f"{n}.parquet", pa.table([rng.integers(0, 1 << 60, 5000)], schema=arrow)) for n in range(40)
+    return [
+        write(folder / f"{n}.parquet", pa.table([rng.integers(0, 1 << 60, 5000)], schema=arrow)) for n in range(files)
     ]
+
+
+def test_row_groups_are_closed_by_measured_bytes(tmp_path: Path) -> None:
     target = 400_000
-    work = encode_task(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),))
+    work = encode_task(tmp_path, IDS, noise(tmp_path, 40), properties=of_row_groups(target))
     result, _ = encoded(work)
     metadata = pq.ParquetFile(work.output).metadata
     sizes = [metadata.row_group(n).column(0).total_compressed_size for n in range(metadata.num_row_groups)]
@@ -186,27 +163,17 @@ def test_row_groups_are_closed_by_measured_bytes(tmp_path: Path) -> None:
 
 
 def test_a_small_rest_joins_the_last_row_group(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrow = pa.schema([column("id", pa.int64(), 1, nullable=False)])
-    inputs = [
-        write(tmp_path / f"{n}.parquet", pa.table([rng.integers(0, 1 << 60, 5000)], schema=arrow)) for n in range(21)
-    ]
+    inputs = noise(tmp_path, 21)
     target = sum(each.size for each in inputs[:19])
-    result, _ = encoded(
-        encode_task(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),))
-    )
+    result, _ = encoded(encode_task(tmp_path, IDS, inputs, properties=of_row_groups(target)))
     assert len(result.split_offsets) == 1
 
 
 def test_rows_that_grow_in_memory_close_a_row_group_too(tmp_path: Path) -> None:
-    arrow = pa.schema([column("t", pa.string(), 1)])
-    table = pa.table([["x" * 1000] * 60_000], schema=arrow)
+    table = pa.table([["x" * 1000] * 60_000], schema=pa.schema([column("t", pa.string(), 1)]))
     inputs = [write(tmp_path / f"{n}.parquet", table) for n in range(4)]
     schema = Schema(NestedField(1, "t", "string"))
-    limit = 20_000_000
-    result, _ = encoded(
-        encode_task(tmp_path, schema, inputs, properties=(("write.parquet.row-group-size-bytes", str(limit)),))
-    )
+    result, _ = encoded(encode_task(tmp_path, schema, inputs, properties=of_row_groups(20_000_000)))
     assert len(result.split_offsets) == 4
 
 
@@ -315,9 +282,10 @@ def test_names_are_spelled_as_iceberg_does(tmp_path: Path) -> None:
     _, table = encoded(encode_task(tmp_path, schema, [source]))
     assert table.column_names == ["_9_x20lives_x2Ea", "ok"]
     colliding = Schema(NestedField(1, "a b", "long"), NestedField(2, "a_x20b", "long"))
-    found = encode_refusal(encode_task(tmp_path, colliding, [source]))
-    assert found is not None
-    assert found.reason == "column_names_collide"
+    assert (
+        refused(encode_task(tmp_path, colliding, [source], output=str(tmp_path / "colliding.parquet")))
+        == "column_names_collide"
+    )
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -385,11 +353,11 @@ def test_memory_that_is_short_is_named_as_such(
 ) -> None:
     """As if the store did not answer, the run would be repeated for ever."""
 
-    def fails(*_: Any, **__: Any) -> None:
+    def fall_short(*_: Any, **__: Any) -> None:
         raise pa.ArrowMemoryError("malloc of size 1024 failed")
 
     work = encode_task(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10)])
-    monkeypatch.setattr(*short, fails)
+    monkeypatch.setattr(*short, fall_short)
     with fails("out_of_memory", RetryError):
         encode(work)
     assert not Path(work.output).exists()
@@ -418,9 +386,9 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, bytes_before: int, mo
 def test_the_schema_of_the_file_is_known_before_it_is_written(tmp_path: Path, lineage: bool) -> None:
     """Of every type, with every option that table properties give."""
     kinds = [
-        BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(9, 2), DecimalType(18, 0),
-        DecimalType(38, 9), DateType(), TimeType(), TimestampType(), TimestamptzType(), StringType(), UUIDType(),
-        FixedType(3), BinaryType(), ListType(100, "decimal(5, 1)"), MapType(101, "string", 102, "uuid"),
+        "boolean", "int", "long", "float", "double", "decimal(9, 2)", "decimal(18, 0)", "decimal(38, 9)", "date",
+        "time", "timestamp", "timestamptz", "string", "uuid", "fixed[3]", "binary",
+        ListType(100, "decimal(5, 1)"), MapType(101, "string", 102, "uuid"),
         StructType(NestedField(103, "x.y", "long"), NestedField(104, "z", ListType(105, "int"))),
     ]  # fmt: skip
     schema = Schema(

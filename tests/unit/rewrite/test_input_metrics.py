@@ -78,7 +78,8 @@ class Stage:
         return [file.entry.path for file in self.plan.groups[task.group].file_group.tasks[task.position]]
 
     def start(self, *wave: TaskId) -> None:
-        self.metrics.start({task: self.input_of(task) for task in wave}, TASKS, self.input_of)
+        self.metrics.order = TASKS
+        self.metrics.start({task: self.input_of(task) for task in wave}, self.input_of)
 
     def taken(self, task: TaskId) -> ColumnMetrics:
         return self.metrics.take(task, self.paths(task))
