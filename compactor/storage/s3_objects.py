@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
@@ -35,18 +35,6 @@ from compactor.storage.s3_errors import (
 )
 
 _READ_ATTEMPTS: Final = 3  # boto repeats requests, but not bodies that end early
-
-
-@dataclass(frozen=True, slots=True)
-class Transferred:
-    """Bytes of objects: `read` into this process, `sent` from it, `copied` inside the store."""
-
-    read: int = 0
-    sent: int = 0
-    copied: int = 0
-
-    def __add__(self, other: Transferred) -> Transferred:
-        return Transferred(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +71,6 @@ class S3Objects:
         self.vended = vended
         self._connections = connections
         self._known: dict[str, ObjectState] = {}
-        self._transferred = Transferred()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,16 +92,6 @@ class S3Objects:
     def note_copying(self, *, possible: bool) -> None:
         """Remember for the life of the process whether this store can copy ranges."""
         self._connections.note_copying(self.properties, possible=possible)
-
-    @property
-    def transferred(self) -> Transferred:
-        """Bytes transferred by this store object so far."""
-        return self._transferred
-
-    def count(self, more: Transferred) -> None:
-        """Add to `transferred`."""
-        with self._lock:
-            self._transferred += more
 
     def object(self, location: str) -> S3Object:
         """Bucket and key of a location."""
@@ -233,5 +210,4 @@ class S3Objects:
             data: bytes = body.read(length)
             if len(data) < length:
                 raise IncompleteReadError(actual_bytes=len(data), expected_bytes=length)
-        self.count(Transferred(read=len(data)))
         return data

@@ -28,7 +28,7 @@ from compactor.storage.s3_client import (
     upload_threads,
 )
 from compactor.storage.s3_errors import error_code, errors_named, is_not_implemented, translated
-from compactor.storage.s3_objects import OpenUpload, S3Objects, Transferred
+from compactor.storage.s3_objects import OpenUpload, S3Objects
 from compactor.storage.s3_parts import (
     MAXIMUM_PARTS,
     CopiedRange,
@@ -156,7 +156,6 @@ class _Parts:
             raise GiveUpError(
                 f"S3 did not confirm that it copied a range into {self._location}.", reason=Reason.STORE_REFUSES
             )
-        self._store.count(Transferred(copied=piece.length))
         return made
 
     def _send(self, number: int, part: SentPart) -> str:
@@ -172,7 +171,6 @@ class _Parts:
             **_digest(self._store, data),
             **customer_key(self._store.properties),
         )
-        self._store.count(Transferred(sent=len(data)))
         etag: str = answer["ETag"]
         return etag
 
@@ -290,7 +288,6 @@ class S3Upload:
             retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
             if not (error_code(error)[0] == _PRECONDITION and retried and self._holds(data)):
                 raise self._not_finished(error) from error
-        self._store.count(Transferred(sent=len(data)))
 
     def _unless_it_exists(self, operation: str, **parameters: Any) -> None:
         try:

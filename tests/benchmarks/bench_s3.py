@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -23,9 +23,9 @@ from rich.console import Console
 
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, splice
-from compactor.storage.s3_objects import Transferred
 from compactor.storage.s3_store import S3ByteStore
 from tests.benchmarks.harness import bench_folder, options_of, rounds, show, show_rounds
+from tests.services.counted_store import CountedStore
 from tests.services.counting_proxy import Wire, counting_proxy
 from tests.services.s3_server import S3Server, s3_server, s3_source
 
@@ -54,22 +54,22 @@ def parquet_file(file_bytes: float, seed: int) -> bytes:
     return sink.getvalue()
 
 
-def compact(server: S3Server, shares: Sequence[Sequence[SpliceInput]], folder: str) -> Transferred:
+def compact(server: S3Server, shares: Sequence[Sequence[SpliceInput]], folder: str) -> Counter[str]:
     """Every share into one output, as the splice task does it; a store of its own each."""
 
-    def one(number: int) -> Transferred:
-        store, inputs = S3ByteStore(server.properties), shares[number]
+    def one(number: int) -> Counter[str]:
+        store, inputs = CountedStore(server.properties), shares[number]
         footers = [read_footer(store, source.location, source.size) for source in inputs]
         splice(store, inputs, f"{folder}/{number}.parquet", SpliceLimits(), footers=footers)
-        return store.transferred
+        return store.moved
 
     with ThreadPoolExecutor(TASKS) as pool:
-        return sum(pool.map(one, range(len(shares))), Transferred())
+        return sum(pool.map(one, range(len(shares))), Counter[str]())
 
 
-def plain_copy(server: S3Server, inputs: Sequence[SpliceInput], folder: str) -> Transferred:
+def plain_copy(server: S3Server, inputs: Sequence[SpliceInput], folder: str) -> Counter[str]:
     """Every file fetched and put elsewhere, with as many requests at the same time as a splice has."""
-    store = S3ByteStore(server.properties)
+    store = CountedStore(server.properties)
 
     def one(source: SpliceInput) -> None:
         file = store.create(f"{folder}/{source.location.rpartition('/')[2]}")
@@ -78,7 +78,7 @@ def plain_copy(server: S3Server, inputs: Sequence[SpliceInput], folder: str) -> 
 
     with ThreadPoolExecutor(8 * TASKS) as pool:
         list(pool.map(one, inputs))
-    return store.transferred
+    return store.moved
 
 
 def remove(server: S3Server, folder: str) -> None:
@@ -104,17 +104,17 @@ def measure(
     noted = wire.total
     folder = server.folder()
 
-    def after(number: int, name: str, seconds: float, moved: Transferred) -> None:
+    def after(number: int, name: str, seconds: float, moved: Counter[str]) -> None:
         nonlocal noted
         console.print(f"round {number}: {name} {seconds:.2f} s, {moved}, {wire.total - noted} on the wire")
-        through[name].append((moved.read + moved.sent, wire.total - noted))
+        through[name].append((moved["read"] + moved["sent"], wire.total - noted))
         if name == "firnline" and not number:
             outputs = [f"{folder}/{share}.parquet" for share in range(len(shares))]
             assert contents_equal(server, inputs, outputs), "rows differ"
         remove(server, folder)
         noted = wire.total
 
-    rivals: dict[str, Callable[[], Transferred]] = {
+    rivals: dict[str, Callable[[], Counter[str]]] = {
         "firnline": lambda: compact(server, shares, folder),
         "GET + PUT": lambda: plain_copy(server, inputs, folder),
     }

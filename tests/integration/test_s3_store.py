@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,11 @@ from compactor.storage import s3_errors, s3_store
 from compactor.storage.byte_store import OutputFile
 from compactor.storage.opening import abort_uploads
 from compactor.storage.s3_client import S3Connections
-from compactor.storage.s3_objects import Transferred
 from compactor.storage.s3_store import S3ByteStore
 from tests.integration.s3_kit import LARGE, MAGIC, MIB, caught
 from tests.services import answers
 from tests.services.answers import answering
+from tests.services.counted_store import CountedStore
 from tests.services.s3_server import S3Server
 
 QUICK = {"s3.retry.num-retries": "1"}  # one repetition is enough to see that there is one
@@ -30,8 +31,8 @@ def folder(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def store(s3_server: S3Server) -> S3ByteStore:
-    return S3ByteStore(s3_server.properties | QUICK, S3Connections())
+def store(s3_server: S3Server) -> CountedStore:
+    return CountedStore(s3_server.properties | QUICK, S3Connections())
 
 
 @pytest.fixture
@@ -64,25 +65,25 @@ SPLICED = LARGE[: 11 * MIB + 4] + b"footer"
 
 
 def test_a_magic_number_that_the_source_has_too_is_copied_along(
-    store: S3ByteStore, s3_server: S3Server, source: str, output: str
+    store: CountedStore, s3_server: S3Server, source: str, output: str
 ) -> None:
     assert spliced(store, source, output).finish() == len(SPLICED)
     assert s3_server.get(output) == SPLICED
-    assert store.transferred == Transferred(read=4, sent=6, copied=11 * MIB + 4)
+    assert store.moved == Counter(read=4, sent=6, copied=11 * MIB + 4)
 
 
 def test_another_magic_number_costs_the_smallest_part(
-    store: S3ByteStore, s3_server: S3Server, folder: str, output: str
+    store: CountedStore, s3_server: S3Server, folder: str, output: str
 ) -> None:
     source = s3_server.put(f"{folder}/other", b"RAP1" + LARGE[4:])
     spliced(store, source, output).finish()
     assert s3_server.get(output) == SPLICED
-    assert store.transferred.sent == 5 * MIB + 6
-    assert store.transferred.copied == 6 * MIB + 4
+    assert store.moved["sent"] == 5 * MIB + 6
+    assert store.moved["copied"] == 6 * MIB + 4
 
 
 def test_files_behind_each_other(
-    store: S3ByteStore, s3_server: S3Server, folder: str, source: str, output: str
+    store: CountedStore, s3_server: S3Server, folder: str, source: str, output: str
 ) -> None:
     second = s3_server.put(f"{folder}/second", LARGE[::-1])
     file = store.create(output)
@@ -95,7 +96,7 @@ def test_files_behind_each_other(
     file.finish()
     expected = LARGE[: 9 * MIB + 4] + LARGE[::-1][4 : 4 + 7 * MIB] + LARGE[11 * MIB : 11 * MIB + 100] + b"footer"
     assert s3_server.get(output) == expected
-    assert store.transferred == Transferred(read=4 + 100, sent=100 + 6, copied=16 * MIB + 4)
+    assert store.moved == Counter(read=4 + 100, sent=100 + 6, copied=16 * MIB + 4)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -158,7 +159,7 @@ def silent(_request: object) -> Any:
     ],
 )
 def test_where_nothing_can_be_copied_it_is_streamed(
-    store: S3ByteStore, s3_server: S3Server, source: str, output: str, answer: Callable[[Any], Any]
+    store: CountedStore, s3_server: S3Server, source: str, output: str, answer: Callable[[Any], Any]
 ) -> None:
     asked: list[object] = []
     with answering(store.client, {"UploadPartCopy": lambda request: asked.append(request) or answer(request)}):
@@ -167,7 +168,7 @@ def test_where_nothing_can_be_copied_it_is_streamed(
             file.copy_range(source, 0, 12 * MIB)
             file.finish()
             assert s3_server.get(f"{output}-{number}") == SPLICED + LARGE[: 12 * MIB]
-    assert store.transferred.copied == 0
+    assert store.moved["copied"] == 0
     assert len(asked) == 1  # what a store cannot do is remembered
 
 

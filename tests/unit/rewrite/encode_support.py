@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
+from tests.unit.failing import reason_of
 
 FIELD_ID = b"PARQUET:field_id"
 IDS = Schema(NestedField(1, "id", "long", required=True))
@@ -69,7 +69,6 @@ def ids_file(path: Path, first: int, rows: int, **options: Any) -> EncodeInput:
 
 
 def refused(work: Any) -> str:
-    result = encode(work)
-    assert isinstance(result, Refusal), result
+    reason = reason_of(encode(work))
     assert not Path(work.output).exists()
-    return result.reason
+    return reason

@@ -24,15 +24,19 @@ LIMITS = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fr
 
 
 class Files:
-    """Inputs of one output task, in arrival order."""
+    """Inputs of one output task, in arrival order. `large`: the first ones, which are worth keeping."""
 
-    def __init__(self, folder: Path, *, lineage: bool = False) -> None:
+    def __init__(
+        self, folder: Path, large: int = 0, *, encoded: bool = False, most_carried: float = 0.0, lineage: bool = False
+    ) -> None:
         self.folder = folder
         self.lineage = lineage
-        self.most_carried = 0.0
+        self.most_carried = most_carried
         self.by_value = False
         self.inputs: list[EncodeInput] = []
         self.rows: list[int] = []
+        for _ in range(large):
+            self.add(LARGE, encoded=encoded)
 
     def add(self, rows: int, *, encoded: bool = False, first_row_id: int | None = None) -> EncodeInput:
         first, number = len(self.rows), len(self.inputs)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from compactor.rewrite.parquet.footer import Footer, footer_bytes, read_footer
 from compactor.rewrite.parquet.thrift import BINARY, STRUCT, Field, Struct, structs
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.splice import SpliceInput, splice
+from compactor.storage.byte_store import OutputFile
 from compactor.storage.local_store import LocalByteStore
 from tests.unit.rewrite.encode_support import column
 
@@ -53,6 +55,22 @@ def join(folder: Path, *paths: Path, limits: SpliceLimits = ANY_SIZE, **more: An
 def write_footer(path: Path, tree: Struct) -> None:
     """Replace the footer of a file, not its pages."""
     path.write_bytes(path.read_bytes()[: footer_of(path).data_end] + footer_bytes(tree))
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """All copied ranges."""
+    found: list[tuple[str, int, int]] = []
+    real = LocalByteStore.create
+
+    def create(store: LocalByteStore, location: str) -> OutputFile:
+        file = real(store, location)
+        copy = file.copy_range
+        file.copy_range = lambda *arguments: (found.append(arguments), copy(*arguments))[1]  # type: ignore[method-assign]
+        return file
+
+    monkeypatch.setattr(LocalByteStore, "create", create)
+    return found
 
 
 def with_fields(footer: Footer, changes: dict[int, Field]) -> Footer:

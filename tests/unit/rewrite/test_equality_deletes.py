@@ -32,12 +32,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete, InputFiles
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.schema import written_schema
 from tests.properties.examples import examples
+from tests.unit.failing import reason_of
 from tests.unit.rewrite.encode_support import deletes as position_deletes
 
 UTC = dt.UTC
@@ -87,11 +87,6 @@ def delete_file(path: Path, number: int, field_ids: tuple[int, ...]) -> Equality
 
 def task_of(folder: Path, schema: Schema, *inputs: EncodeInput) -> EncodeTask:
     return EncodeTask(InputFiles(inputs, schema.model_dump_json()), str(folder / "out.parquet"))
-
-
-def reason_of(result: Any) -> str:
-    assert isinstance(result, Refusal)
-    return result.reason
 
 
 def encoded_rows(task: EncodeTask) -> tuple[EncodedFile, list[Row]]:

@@ -23,23 +23,14 @@ from compactor.rewrite.parquet.thrift import I64
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks import output_task
-from compactor.rewrite.tasks.output_task import (
-    MixedFile,
-    TaskInput,
-    TaskResult,
-    attempt_task,
-    foreseen,
-    run_task,
-)
-from tests.unit.failing import fails
+from compactor.rewrite.tasks.output_task import MixedFile, TaskInput, TaskResult, attempt_task, foreseen, run_task
+from tests.unit.failing import fails, reason_of
 from tests.unit.rewrite.output_task_files import LARGE, SCHEMA, Files
 from tests.unit.rewrite.splice_files import footer_of, write_footer
 
 
 def test_only_what_no_encode_has_made_is_decoded(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE, encoded=True)
-    files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 2, encoded=True)
     tiny = [files.add(100) for _ in range(5)]
     written = files.write()
     assert isinstance(written.file, MixedFile)
@@ -52,9 +43,7 @@ def test_only_what_no_encode_has_made_is_decoded(tmp_path: Path) -> None:
 
 
 def test_a_file_with_deletes_is_decoded_and_its_neighbours_are_copied(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    for _ in range(3):
-        files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 3, encoded=True)
     files.delete(1, [0, 7, LARGE - 1])
     written = files.write()
     assert isinstance(written.file, MixedFile)
@@ -85,10 +74,7 @@ def rows_by_place(files: Files) -> dict[tuple[str, int], int]:
 
 
 def test_few_deleted_rows_are_copied_and_their_places_are_known(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    for _ in range(3):
-        files.add(LARGE)
+    files = Files(tmp_path, 3, most_carried=0.01)
     files.delete(1, [0, 7, LARGE - 1])
     written = files.write()
     assert isinstance(written.file, SplicedFile)
@@ -99,24 +85,18 @@ def test_few_deleted_rows_are_copied_and_their_places_are_known(tmp_path: Path) 
 
 
 def test_many_deleted_rows_are_left_out_and_the_places_of_the_others_are_known(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    for _ in range(3):
-        files.add(LARGE)
+    files = Files(tmp_path, 3, most_carried=0.01)
     files.delete(1, list(range(200)))
     written = files.write()
     assert isinstance(written.file, EncodedFile)
-    assert written.not_spliced is not None
-    assert written.not_spliced.reason == "too_many_deletes"
+    assert reason_of(written.not_spliced) == "too_many_deletes"
     ids = rows_by_place(files)
     assert [ids[place] for place in places(written)] == files.output["id"].to_pylist() == files.rows
     assert not any(each.carried for each in written.inputs)
 
 
 def test_a_kept_file_carries_few_deletes_while_others_are_decoded(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 1, encoded=True, most_carried=0.01)
     files.add(100)
     files.add(LARGE, encoded=True)
     files.add(LARGE, encoded=True)
@@ -134,10 +114,7 @@ def test_a_kept_file_carries_few_deletes_while_others_are_decoded(tmp_path: Path
 
 
 def test_few_rows_that_equality_deletes_delete_are_copied(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    for _ in range(3):
-        files.add(LARGE)
+    files = Files(tmp_path, 3, most_carried=0.01)
     files.delete(1, [0, 7])
     files.delete_ids([5, LARGE + 7, 2 * LARGE, 10**6])
     written = files.write()
@@ -152,24 +129,17 @@ def test_few_rows_that_equality_deletes_delete_are_copied(tmp_path: Path) -> Non
 
 def test_an_equality_delete_of_many_rows_is_applied(tmp_path: Path) -> None:
     """One key may delete many rows: that is known once the key column is read."""
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    for _ in range(3):
-        files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 3, encoded=True, most_carried=0.01)
     files.delete_ids(list(range(0, 3 * LARGE, 50)))
     written = files.write()
     assert isinstance(written.file, EncodedFile)
-    assert written.not_spliced is not None
-    assert written.not_spliced.reason == "too_many_deletes"
+    assert reason_of(written.not_spliced) == "too_many_deletes"
     assert files.output["id"].to_pylist() == files.rows
     assert not any(each.carried_by_value for each in written.inputs)
 
 
 def test_no_file_whose_rows_are_deleted_by_value_is_kept_beside_a_decoded_one(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.01
-    for _ in range(3):
-        files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 3, encoded=True, most_carried=0.01)
     files.add(100)  # by another writer: the files cannot be spliced as they are
     files.delete_ids([5, LARGE + 7])
     written = files.write()
@@ -178,16 +148,13 @@ def test_no_file_whose_rows_are_deleted_by_value_is_kept_beside_a_decoded_one(tm
 
 
 def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.most_carried = 0.5
-    files.add(LARGE)
+    files = Files(tmp_path, 1, most_carried=0.5)
     files.delete_ids([5])
     work = files.work()
     assert work.splice is not None
     other = replace(work.splice.files, schema_json=Schema(NestedField(1, "id", "double")).model_dump_json())
     refused = run_task(TaskInput(replace(work.splice, files=other), work.encode))
-    assert isinstance(refused, Refusal)
-    assert refused.reason == "equality_deletes"
+    assert reason_of(refused) == "equality_deletes"
     (tmp_path / "by-value.parquet").write_bytes(b"noise")
     refused = run_task(work)
     assert isinstance(refused, Refusal)
@@ -197,8 +164,7 @@ def test_equality_deletes_that_cannot_be_compared_or_read_are_left_to_iceberg(tm
 @pytest.mark.parametrize("decoded", [False, True])
 def test_what_the_store_denies_is_not_left_to_iceberg(tmp_path: Path, decoded: bool) -> None:
     """Nobody may write to /sys, not even root."""
-    files = Files(tmp_path)
-    files.add(LARGE)
+    files = Files(tmp_path, 1)
     work = files.work()
     assert work.splice is not None
     assert work.encode is not None
@@ -210,8 +176,7 @@ def test_what_the_store_denies_is_not_left_to_iceberg(tmp_path: Path, decoded: b
 
 
 def test_a_file_that_is_gone_is_not_left_to_iceberg(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE)
+    files = Files(tmp_path, 1)
     files.delete(0, [5])
     (tmp_path / "0-deletes.parquet").unlink()
     with pytest.raises(GiveUpError, match=r"0-deletes\.parquet does not exist any more") as raised:
@@ -221,9 +186,7 @@ def test_a_file_that_is_gone_is_not_left_to_iceberg(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by_value", [False, True])
 def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, by_value: bool) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE)
-    files.add(LARGE)
+    files = Files(tmp_path, 2)
     if by_value:
         files.delete_ids([5])
     else:
@@ -236,8 +199,7 @@ def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, by_value: bool) 
 
 
 def test_a_file_that_loses_every_row_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 1, encoded=True)
     files.add(100, encoded=True)
     files.delete(1, list(range(100)))
     written = files.write()
@@ -260,8 +222,7 @@ def test_everything_is_decoded_once_where_the_parts_would_not_fit_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kept file has an older schema than `encode` writes: a column was added later."""
-    files = Files(tmp_path)
-    files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 1, encoded=True)
     files.add(100)
     wider = Schema(*SCHEMA.fields, NestedField(3, "n", "long", required=False))
     work = files.work()
@@ -281,8 +242,7 @@ def test_everything_is_decoded_once_where_the_parts_would_not_fit_together(
 @pytest.mark.parametrize("mixed", [False, True])
 def test_files_that_exchanged_their_record_counts_are_left_alone(tmp_path: Path, mixed: bool) -> None:
     """The sum is right, but carried and later deletes would be applied to other rows."""
-    files = Files(tmp_path)
-    files.most_carried = 0.5
+    files = Files(tmp_path, most_carried=0.5)
     for _ in range(2):
         files.add(LARGE, encoded=mixed)
     if mixed:
@@ -300,9 +260,7 @@ def test_files_that_exchanged_their_record_counts_are_left_alone(tmp_path: Path,
 
 def test_a_file_that_contradicts_itself_is_left_alone(tmp_path: Path) -> None:
     """Spark would take the rows that it finds for all rows."""
-    files = Files(tmp_path)
-    for _ in range(2):
-        files.add(LARGE)
+    files = Files(tmp_path, 2)
     path = tmp_path / "1.parquet"
     footer = footer_of(path)
     write_footer(path, footer.tree.with_fields({FileField.NUM_ROWS: (I64, LARGE - 1)}))
@@ -313,9 +271,7 @@ def test_a_file_that_contradicts_itself_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE)
-    files.add(LARGE)
+    files = Files(tmp_path, 2)
     written = files.write()
     assert isinstance(written.file, SplicedFile)
     assert (written.decoded_bytes, written.not_spliced) == (0, None)
@@ -338,21 +294,16 @@ def test_files_without_rows_leave_no_output(tmp_path: Path) -> None:
 
 def test_a_footer_that_is_too_large_to_splice_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A footer that only our own reader refuses does not fail the file group."""
-    files = Files(tmp_path)
-    files.add(LARGE)
-    files.add(LARGE)
+    files = Files(tmp_path, 2)
     monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
     written = run_task(replace(files.work(), aside=None))
     assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
-    assert written.not_spliced is not None
-    assert written.not_spliced.reason == "footer_too_large"
+    assert reason_of(written.not_spliced) == "footer_too_large"
 
 
 def test_an_output_of_an_attempt_that_was_taken_for_lost_is_tried_again_elsewhere(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE)
-    files.add(LARGE)
+    files = Files(tmp_path, 2)
     (tmp_path / "output.parquet").write_bytes(b"half of it")
     for work in (files.work(), replace(files.work(), splice=None, aside=None)):
         outcome = attempt_task(run_task, work).outcome
@@ -393,8 +344,7 @@ def test_files_with_and_without_row_ids_are_not_mixed_up(tmp_path: Path) -> None
 
 
 def test_an_engine_that_was_asked_for_is_the_only_one(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.add(LARGE, encoded=True)
+    files = Files(tmp_path, 1, encoded=True)
     files.add(100)
     work = files.work()
     refused = run_task(replace(work, encode=None))

@@ -173,18 +173,8 @@ def test_unusual_layouts(tmp_path: Path, order: list[int], gap: int, bloom_lengt
             assert chunk.tree.get(2) == (chunk.pages.offset if file_offset == "first" else 0)
 
 
-def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, copies: list[tuple[str, int, int]]) -> None:
     paths = [write(tmp_path / f"{n}.parquet", 100 * n, bloom_filter_options=None) for n in range(2)]
-    copies: list[tuple[str, int, int]] = []
-    real = LocalByteStore.create
-
-    def create(store: LocalByteStore, location: str) -> OutputFile:
-        file = real(store, location)
-        copy = file.copy_range
-        file.copy_range = lambda *arguments: (copies.append(arguments), copy(*arguments))[1]  # type: ignore[method-assign]
-        return file
-
-    monkeypatch.setattr(LocalByteStore, "create", create)
     join(tmp_path, *paths)
     assert [location for location, _, _ in copies] == [str(path) for path in paths]
     assert all(offset == 4 for _, offset, _ in copies)

@@ -11,11 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.parquet.footer import Footer
-from compactor.rewrite.parquet.thrift import BINARY, I64, STRUCT, Struct, encode_struct, structs
+from compactor.rewrite.parquet.thrift import I64, STRUCT, Struct, encode_struct
 from compactor.rewrite.splice.lineage_chunks import RowLineage
-from compactor.storage.byte_store import OutputFile
-from compactor.storage.local_store import LocalByteStore
 from tests.unit.rewrite.lineage_files import (
     COMPLETE,
     IDS,
@@ -29,14 +26,9 @@ from tests.unit.rewrite.lineage_files import (
     with_last_chunk,
     write,
 )
-from tests.unit.rewrite.splice_files import footer_of
+from tests.unit.rewrite.splice_files import footer_of, with_key_values
 
 # --- what describes the file ---
-
-
-def keyed(footer: Footer, **pairs: str) -> Footer:
-    entries = [Struct({1: (BINARY, key.encode()), 2: (BINARY, value.encode())}) for key, value in pairs.items()]
-    return replace(footer, tree=footer.tree.with_fields({5: structs(entries)}))
 
 
 FIELDS = '{"id":1,"name":"id","required":false,"type":"long"}'
@@ -60,7 +52,11 @@ ADDED = (
 )
 def test_the_iceberg_schema_names_the_columns_once(tmp_path: Path, given: str, expected: str) -> None:
     path = write(tmp_path / "a", PLAIN)
-    join(tmp_path / "out", [(path, PLAIN.inherited)], footers=[keyed(footer_of(path), **{"iceberg.schema": given})])
+    join(
+        tmp_path / "out",
+        [(path, PLAIN.inherited)],
+        footers=[with_key_values(footer_of(path), **{"iceberg.schema": given})],
+    )
     assert footer_of(tmp_path / "out").key_values == [(b"iceberg.schema", expected.encode())]
 
 
@@ -85,7 +81,7 @@ def test_an_unreadable_arrow_schema_stays(tmp_path: Path) -> None:
     path = write(tmp_path / "a", PLAIN)
     for number, value in enumerate(["?", "AAAA", "//////////8="]):
         output = tmp_path / f"out{number}"
-        join(output, [(path, PLAIN.inherited)], footers=[keyed(footer_of(path), **{"ARROW:schema": value})])
+        join(output, [(path, PLAIN.inherited)], footers=[with_key_values(footer_of(path), **{"ARROW:schema": value})])
         assert footer_of(output).key_values == [(b"ARROW:schema", value.encode())]
 
 
@@ -111,32 +107,13 @@ def test_statistics_and_indexes_of_made_columns_are_right(tmp_path: Path) -> Non
     join(output, [(write(tmp_path / "a", PLAIN), PLAIN.inherited)])
     metadata = pq.ParquetFile(output).metadata
     bounds = [metadata.row_group(number).column(2).statistics for number in range(3)]
-    assert [(found.min, found.max, found.null_count) for found in bounds] == [
-        (100, 124, 0),
-        (125, 149, 0),
-        (150, 159, 0),
-    ]
+    found = [(each.min, each.max, each.null_count) for each in bounds]
+    assert found == [(100, 124, 0), (125, 149, 0), (150, 159, 0)]
     query = f"SELECT id, _last_updated_sequence_number FROM '{output}' WHERE _row_id IN (100, 131, 159)"
     assert duckdb.connect().execute(query).fetchall() == [(0, 5), (31, 5), (59, 5)]
 
 
 # --- where the chunks lie ---
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """All copied ranges."""
-    found: list[tuple[str, int, int]] = []
-    real = LocalByteStore.create
-
-    def create(store: LocalByteStore, location: str) -> OutputFile:
-        file = real(store, location)
-        copy = file.copy_range
-        file.copy_range = lambda *arguments: (found.append(arguments), copy(*arguments))[1]  # type: ignore[method-assign]
-        return file
-
-    monkeypatch.setattr(LocalByteStore, "create", create)
-    return found
 
 
 def test_each_file_is_copied_in_one_range(tmp_path: Path, copies: list[tuple[str, int, int]]) -> None:
@@ -148,12 +125,8 @@ def test_each_file_is_copied_in_one_range(tmp_path: Path, copies: list[tuple[str
     assert [location for location, _, _ in copies] == [str(plain), str(complete)]
     copies.clear()
     second = join(tmp_path / "again", [(tmp_path / "out", RowLineage(0, 1)), *parts])
-    assert [location for location, _, _ in copies] == [
-        str(tmp_path / "out"),
-        str(plain),
-        str(complete),
-        str(tmp_path / "out"),
-    ]
+    out = str(tmp_path / "out")
+    assert [location for location, _, _ in copies] == [out, str(plain), str(complete), out]
     assert second.lineage_bytes == first.lineage_bytes
     assert lineage_of(tmp_path / "again") == 2 * (PLAIN.expected + COMPLETE.expected)
     copies.clear()
