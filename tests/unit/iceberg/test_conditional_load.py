@@ -108,9 +108,8 @@ def test_a_table_that_was_never_seen_is_loaded(lake: Lake) -> None:
 def test_a_full_load_reads_whatever_was_asked_before(lake: Lake) -> None:
     known = lake.create()
     lake.look(known)
-    assert (
-        lake.catalog.load_table("db.t0").metadata_location == known.metadata_location
-    )  # a question ends with its call
+    loaded = lake.catalog.load_table("db.t0")  # a question ends with its call
+    assert loaded.metadata_location == known.metadata_location
     assert isinstance(lake.catalogs.load(TABLE), TableView)
 
 

@@ -57,9 +57,8 @@ def write_footer(path: Path, tree: Struct) -> None:
     path.write_bytes(path.read_bytes()[: footer_of(path).data_end] + footer_bytes(tree))
 
 
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """All copied ranges."""
+def noted_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """All ranges that are copied from now on."""
     found: list[tuple[str, int, int]] = []
     real = LocalByteStore.create
 

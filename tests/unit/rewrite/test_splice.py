@@ -22,6 +22,7 @@ from tests.unit.rewrite.splice_files import (
     STORE,
     footer_of,
     join,
+    noted_copies,
     table,
     with_chunk,
     with_key_values,
@@ -173,7 +174,8 @@ def test_unusual_layouts(tmp_path: Path, order: list[int], gap: int, bloom_lengt
             assert chunk.tree.get(2) == (chunk.pages.offset if file_offset == "first" else 0)
 
 
-def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, copies: list[tuple[str, int, int]]) -> None:
+def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = noted_copies(monkeypatch)
     paths = [write(tmp_path / f"{n}.parquet", 100 * n, bloom_filter_options=None) for n in range(2)]
     join(tmp_path, *paths)
     assert [location for location, _, _ in copies] == [str(path) for path in paths]

@@ -26,7 +26,7 @@ from tests.unit.rewrite.lineage_files import (
     with_last_chunk,
     write,
 )
-from tests.unit.rewrite.splice_files import footer_of, with_key_values
+from tests.unit.rewrite.splice_files import footer_of, noted_copies, with_key_values
 
 # --- what describes the file ---
 
@@ -116,8 +116,9 @@ def test_statistics_and_indexes_of_made_columns_are_right(tmp_path: Path) -> Non
 # --- where the chunks lie ---
 
 
-def test_each_file_is_copied_in_one_range(tmp_path: Path, copies: list[tuple[str, int, int]]) -> None:
+def test_each_file_is_copied_in_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with complete lineage columns, in its row groups or after them."""
+    copies = noted_copies(monkeypatch)
     plain = write(tmp_path / "plain", PLAIN, bloom_filter_options=None)
     complete = write(tmp_path / "complete", COMPLETE, bloom_filter_options=None)
     parts = [(plain, PLAIN.inherited), (complete, COMPLETE.inherited)]
