@@ -1,20 +1,18 @@
-"""The definition of one metric: kind, labels, unit, meaning and remedy."""
+"""The definition of one metric: kind, labels, unit, meaning and remedy; for a gauge, how it is read."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+from compactor.debt.board import TableDebt
+from metrics.moment import Moment, Samples
+
 SECOND_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200)
 
-OTHER = "other"
 _UNITS = ("seconds", "bytes", "files", "records", "rows", "partitions", "tables", "groups", "runs", "events", "offsets")
-_SLUG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}")
-
-# Table names are unbounded. Only gauges read from the debt board carry them: those series vanish with their table.
-_PER_TABLE = ("catalog", "table")
 
 
 class Kind(StrEnum):
@@ -25,13 +23,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """One metric. `meaning` is its help text; `remedy` says what to do when the value looks wrong."""
+    """One metric. `meaning` is its help text; `remedy` says what to do when the value looks wrong.
+
+    `read`: a gauge's samples at a scrape; None: the recorder sets or counts the metric when events come.
+    """
 
     kind: Kind
     name: str
     meaning: str
     remedy: str
     labels: tuple[str, ...] = ()
+    read: Callable[[Moment], Samples] | None = field(default=None, compare=False)
 
     @property
     def unit(self) -> str:
@@ -44,15 +46,28 @@ class MetricDefinition:
         return SECOND_BUCKETS if self.kind is Kind.HISTOGRAM else ()
 
 
-def slug(text: str) -> str:
-    """`text` if it is one short ASCII word, else "other", so that labels have few values. Most names of catalogs are
-    such words: two that share a series would hide each other from alerts.
-    """
-    return text if _SLUG.fullmatch(text) else OTHER
-
-
 counter = partial(MetricDefinition, Kind.COUNTER)
-gauge = partial(MetricDefinition, Kind.GAUGE)
+labelled_gauge = partial(MetricDefinition, Kind.GAUGE)
 histogram = partial(MetricDefinition, Kind.HISTOGRAM)
-table_gauge = partial(gauge, labels=_PER_TABLE)
 engine_counter = partial(counter, labels=("engine", "reason"))
+
+
+def gauge(name: str, meaning: str, remedy: str, read: Callable[[Moment], float | None]) -> MetricDefinition:
+    """One number; None: no series."""
+
+    def samples(moment: Moment) -> Samples:
+        value = read(moment)
+        return [] if value is None else [((), value)]
+
+    return MetricDefinition(Kind.GAUGE, name, meaning, remedy, read=samples)
+
+
+def table_gauge(name: str, meaning: str, remedy: str, read: Callable[[Moment, TableDebt], float]) -> MetricDefinition:
+    """A number for each table. Table names are unbounded, so only these gauges have them: the series vanish with
+    their table.
+    """
+
+    def samples(moment: Moment) -> Samples:
+        return ((moment.labels[debt.table], read(moment, debt)) for debt in moment.named)
+
+    return MetricDefinition(Kind.GAUGE, name, meaning, remedy, ("catalog", "table"), samples)

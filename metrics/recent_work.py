@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compactor.events import (
@@ -30,51 +30,40 @@ class Running:
     """A running run. Times in seconds since the epoch.
 
     Attributes:
-        bytes: Of its input files.
         since: When it began.
-        tasks: Output tasks in all; None before the first is done.
-        bytes_done: Of the input files of the tasks that are done.
-        moved_at: When the last of them was done.
+        moved: What is done; None before the first output.
+        moved_at: When the last output was done.
+        engines: File groups that are written, by engine and reason.
         waits_until: The latest moment to which its finished outputs wait for a writer's commit; None if they do not.
     """
 
-    run_id: str
-    table: TableName
-    groups: int
-    files: int
-    bytes: int
+    plan: RunPlanned
     since: float
-    tasks_done: int = 0
-    tasks: int | None = None
-    bytes_done: int = 0
-    moved_at: float | None = None
+    moved: RunMoved | None = None
+    moved_at: float = 0.0
+    engines: Mapping[str, int] = field(default_factory=dict)
     waits_until: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of its input files."""
+        return self.plan.bytes if self.moved is None else self.moved.bytes
 
     def seconds_left(self, now: float) -> float | None:
         """Estimated time to its end, at the pace so far; None before its first output. 0 if it is overdue."""
-        if self.moved_at is None or self.bytes_done <= 0:
+        if self.moved is None or self.moved.bytes_done <= 0:
             return None
-        takes = (self.moved_at - self.since) * self.bytes / self.bytes_done
+        takes = (self.moved_at - self.since) * self.bytes / self.moved.bytes_done
         return max(0.0, self.since + takes - now)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended `at` (seconds since the epoch). `engines`: file groups by engine and reason; `message`: the
-    error.
-    """
+    """A run that ended `at` (seconds since the epoch). `engines`: file groups by engine and reason."""
 
-    run_id: str
-    table: TableName
+    end: RunCommitted | RunFailed
     at: float
-    snapshot_id: int | None = None
-    files_in: int = 0
-    files_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    seconds: float = 0.0
-    engines: Mapping[str, int] | None = None
-    message: str = ""
+    engines: Mapping[str, int] = field(default_factory=dict)
 
 
 class RecentWork:
@@ -84,7 +73,6 @@ class RecentWork:
         self._clock = clock
         self._lock = threading.Lock()
         self._running: dict[TableName, Running] = {}
-        self._engines: dict[str, Counter[str]] = {}
         self._finished: deque[Finished] = deque(maxlen=MOST_KEPT)
 
     @property
@@ -103,60 +91,27 @@ class RecentWork:
         with self._lock:
             match event:
                 case RunPlanned():
-                    self._running[event.table] = Running(
-                        run_id=event.run_id,
-                        table=event.table,
-                        groups=event.groups,
-                        files=event.files,
-                        bytes=event.bytes,
-                        since=self._clock(),
-                    )
+                    self._running[event.table] = Running(event, self._clock())
                 case RunMoved():
-                    self._change(
-                        event,
-                        tasks_done=event.tasks_done,
-                        tasks=event.tasks,
-                        bytes_done=event.bytes_done,
-                        bytes=event.bytes,
-                        moved_at=self._clock(),
-                    )
+                    self._change(event, moved=event, moved_at=self._clock())
                 case CommitWaits():
                     self._change(event, waits_until=self._clock() + event.seconds)
                 case CommitHeld():
                     self._change(event, waits_until=None)
                 case GroupRewritten():
-                    self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1
+                    known = self._running.get(event.table)
+                    engines = Counter(known.engines if known is not None else ())
+                    self._change(event, engines=engines + Counter([f"{event.engine}: {event.reason}"]))
                 case RunSkipped():
                     self._running.pop(event.table, None)
-                case RunCommitted():
-                    self._end(_committed(event, self._clock(), self._engines.pop(event.run_id, Counter())))
-                case RunFailed():
-                    self._engines.pop(event.run_id, None)
-                    message = f"{event.stage}: {event.message}"
-                    self._end(Finished(run_id=event.run_id, table=event.table, at=self._clock(), message=message))
+                case RunCommitted() | RunFailed():
+                    run = self._running.pop(event.table, None)
+                    engines = Counter(run.engines if run is not None else ())
+                    self._finished.append(Finished(event, self._clock(), engines))
                 case _:
                     pass
 
-    def _change(self, event: RunMoved | CommitWaits | CommitHeld, **values: Any) -> None:
+    def _change(self, event: RunMoved | CommitWaits | CommitHeld | GroupRewritten, **values: Any) -> None:
         known = self._running.get(event.table)
-        if known is not None and known.run_id == event.run_id:
+        if known is not None and known.plan.run_id == event.run_id:
             self._running[event.table] = replace(known, **values)
-
-    def _end(self, run: Finished) -> None:
-        self._running.pop(run.table, None)
-        self._finished.append(run)
-
-
-def _committed(event: RunCommitted, now: float, engines: Mapping[str, int]) -> Finished:
-    return Finished(
-        run_id=event.run_id,
-        table=event.table,
-        at=now,
-        snapshot_id=event.snapshot_id,
-        files_in=event.files_in,
-        files_out=event.files_out,
-        bytes_in=event.bytes_in,
-        bytes_out=event.bytes_out,
-        seconds=event.plan_seconds + event.rewrite_seconds + event.commit_seconds,
-        engines=dict(engines),
-    )

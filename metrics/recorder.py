@@ -14,32 +14,33 @@ from compactor.errors import FirnlineError
 from compactor.reasons import SIGNS_OF_DAMAGE
 from compactor.settings.kafka import EventFormat
 from metrics import definitions as d
-from metrics import stream_definitions as s
-from metrics.definitions import CATALOGUE
-from metrics.metric_definition import Kind, MetricDefinition, slug
+from metrics.metric_definition import Kind, MetricDefinition
+from metrics.moment import slug
 
 MOST_OF_A_RUN_ID = 100
 HISTORY = "history"
 """What the history of decisions is called among the hooks: these are called like `0-trino`."""
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
-
-RECORDED_GAUGES = (
-    s.EVENT_LAG_OFFSETS,
-    s.LAST_BATCH_TIMESTAMP_SECONDS,
-    d.CATALOG_AVAILABLE,
-)
+_FROM_ZERO = {
+    d.RECOUNTS: d.RECOUNT_REASONS,
+    d.LOOKS: d.LOOK_OUTCOMES,
+    d.UNREFERENCED_FILES_REMOVED: d.DELETED_BECAUSE,
+    d.TABLE_DAMAGE: SIGNS_OF_DAMAGE,
+    d.UNANNOUNCED_COMMITS: get_args(EventFormat),
+}
+"""Counters with the values of their label: Prometheus sees the first increase only after a zero."""
 
 
 class Recorder:
     """Listener that counts every event. Thread-safe: its only state is Prometheus metrics, which have their own locks.
 
-    Registers all counters and histograms of the catalogue and RECORDED_GAUGES with `registry`.
-    `clock` returns seconds since the epoch.
+    Registers all metrics of the catalogue that are not read at a scrape with `registry`. `clock` returns seconds since
+    the epoch.
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        defined = {kind: [one for one in CATALOGUE if one.kind is kind] for kind in Kind}
+        defined = {kind: [one for one in d.CATALOGUE if one.kind is kind and one.read is None] for kind in Kind}
         self._counters = {
             one.name: Counter(one.name, one.meaning, one.labels, registry=registry) for one in defined[Kind.COUNTER]
         }
@@ -48,24 +49,17 @@ class Recorder:
             for one in defined[Kind.HISTOGRAM]
         }
         self._gauges = {
-            one.name: Gauge(one.name, one.meaning, one.labels, registry=registry) for one in RECORDED_GAUGES
+            one.name: Gauge(one.name, one.meaning, one.labels, registry=registry) for one in defined[Kind.GAUGE]
         }
-        for reason in d.RECOUNT_REASONS:  # Prometheus sees the first increase only after a zero
-            self._counters[d.RECOUNTS.name].labels(reason)
-        for outcome in d.LOOK_OUTCOMES:
-            self._counters[d.LOOKS.name].labels(outcome)
-        for deleted in d.DELETED_BECAUSE:
-            self._counters[d.UNREFERENCED_FILES_REMOVED.name].labels(deleted)
-        for sign in SIGNS_OF_DAMAGE:
-            self._counters[d.TABLE_DAMAGE.name].labels(sign)
-        for source in get_args(EventFormat):
-            self._counters[s.UNANNOUNCED_COMMITS.name].labels(source)
+        for definition, values in _FROM_ZERO.items():
+            for value in values:
+                self._counters[definition.name].labels(value)
         self.hook_known(HISTORY)
 
     def stream_alive(self, query: str) -> None:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
-        self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
-        _child(self._counters[s.EVENTS_LOST.name], (query,))  # from the start, at 0
+        self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
+        _child(self._counters[d.EVENTS_LOST.name], (query,))  # from the start, at 0
 
     def hook_known(self, hook: str) -> None:
         """A hook is configured. Prometheus sees the first failure only after a zero."""
@@ -100,25 +94,25 @@ class Recorder:
                     self._count(d.RECOUNTS, 1, event.recount_reason)
             case events.EventsHeard():
                 for source, count in event.by_source.items():
-                    self._count(s.EVENTS, count, source)
+                    self._count(d.EVENTS, count, source)
             case events.CommitUnannounced():
-                self._count(s.UNANNOUNCED_COMMITS, 1, event.source)
+                self._count(d.UNANNOUNCED_COMMITS, 1, event.source)
             case events.HttpEventAnswered():
-                self._count(s.HTTP_EVENTS, 1, event.result)
+                self._count(d.HTTP_EVENTS, 1, event.result)
             case events.TableLooked():
                 self._count(d.LOOKS, 1, event.outcome)
             case events.CatalogAnswers():
                 self._set(d.CATALOG_AVAILABLE, event.available, event.catalog)
             case events.DeadLettered():
-                self._count(s.DEAD_LETTERS, event.count, event.reason)
+                self._count(d.DEAD_LETTERS, event.count, event.reason)
             case events.BatchFinished():
-                self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
+                self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
             case events.LagChanged():
-                self._set(s.EVENT_LAG_OFFSETS, event.offsets, event.query)
+                self._set(d.EVENT_LAG_OFFSETS, event.offsets, event.query)
             case events.StreamEnded():
-                self._count(s.STREAM_ENDS, 1, event.query, event.cause)
+                self._count(d.STREAM_ENDS, 1, event.query, event.cause)
             case events.EventsLost():
-                self._count(s.EVENTS_LOST, event.count, event.query)
+                self._count(d.EVENTS_LOST, event.count, event.query)
             case events.HookFinished():
                 self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
             case events.HistoryWritten():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.iceberg.other_compactors import OtherCompactor
+from compactor.iceberg.tables import DEFAULT_TARGET_FILE_SIZE
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.patience.holds import Hold, Holds, Key, What
 from compactor.table_names import TableName
@@ -225,6 +226,14 @@ class TableDebt:
         """The due partitions that have an object, most small files first."""
         chosen = [debt for debt in self.partitions.values() if debt.due]
         return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
+
+    @cached_property
+    def debt_files(self) -> int:
+        """Files that a rewrite of the due partitions removes: small files less the outputs, by bytes and target."""
+        target, others = self.target_bytes or DEFAULT_TARGET_FILE_SIZE, self.others
+        outputs = (max(1, -(-each.counts.small_bytes // target)) for each in self.due)
+        removed = sum(max(0, each.counts.small_files - left) for each, left in zip(self.due, outputs, strict=True))
+        return removed + max(0, others.due_files - max(others.due_partitions, others.due_bytes // target))
 
 
 def _joined(left: SizeLadder, right: SizeLadder) -> SizeLadder:

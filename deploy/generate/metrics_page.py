@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from metrics.debt_collector import LONGEST_LABEL, MAX_TABLES
 from metrics.definitions import CATALOGUE
+from metrics.gauges import MAX_TABLES
 from metrics.metric_definition import SECOND_BUCKETS, MetricDefinition
+from metrics.moment import LONGEST_LABEL
 
 _PAGE_HEAD = f"""\
 # Metrics

@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -14,18 +14,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 
+from compactor.debt.board import DebtBoard
 from compactor.errors import InputError
-from compactor.patience.holds import Hold
-from compactor.runs.dispatcher import Work
-from compactor.runs.pauses import Pause
-from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_answer import TEXT, Answer, plain
 from metrics.http.http_connections import EXCHANGE_SECONDS, PROBES, Server
 from metrics.http.http_intake import Intake
-from metrics.recent_work import Finished, Running
-from metrics.slot_collector import SlotUse
-from metrics.status_page import Counting, Health, status_document, status_page
+from metrics.recent_work import RecentWork
+from metrics.service_view import Health, ServiceView
+from metrics.status_page import status_document, status_page
 
 LOGGER = logging.getLogger(__name__)
 
@@ -38,18 +35,12 @@ _PATHS = ("/", "/api/v1/status", "/metrics", *PROBES)
 
 @dataclass(frozen=True)
 class Site:
-    """Sources of the pages, called for every request. `tables`: worst first; `finished`: newest first."""
+    """What the pages show."""
 
     registry: CollectorRegistry
-    health: Callable[[], Health]
-    tables: Callable[[], Sequence[TableSummary]] = tuple
-    running: Callable[[], Sequence[Running]] = tuple
-    finished: Callable[[], Sequence[Finished]] = tuple
-    counting: Callable[[], Counting | None] = lambda: None
-    slots: Callable[[], SlotUse | None] = lambda: None
-    work: Callable[[], Work | None] = lambda: None
-    pauses: Callable[[], Sequence[Pause]] = tuple
-    waits: Callable[[], Sequence[Hold]] = tuple
+    service: ServiceView
+    board: DebtBoard
+    recent: RecentWork
 
     def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
@@ -88,22 +79,11 @@ class Site:
                 return Answer(hint.encode(), TEXT, HTTPStatus.NOT_FOUND)
 
     def _document(self) -> dict[str, Any]:
-        health, counting = self._checked_health(), self.counting()
-        return status_document(
-            health,
-            self.tables(),
-            self.running(),
-            self.finished(),
-            counting=counting,
-            slots=self.slots(),
-            work=self.work(),
-            pauses=self.pauses(),
-            waits=self.waits(),
-        )
+        return status_document(self._checked_health(), self.service, self.board, self.recent)
 
     def _checked_health(self) -> Health:
         try:
-            return self.health()
+            return self.service.health
         except Exception:
             LOGGER.exception("the health check itself failed")
             return Health(

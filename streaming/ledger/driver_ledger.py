@@ -24,7 +24,7 @@ from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from compactor.table_names import TableName
-from metrics.reserve_collector import StateSpace
+from metrics.service_view import StateSpace
 from streaming.ledger.board_writer import BoardWriter
 from streaming.ledger.ledger_threads import LedgerThreads
 from streaming.ledger.looker import Looker

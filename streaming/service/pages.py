@@ -22,15 +22,13 @@ from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.cluster import ClusterWatch
 from compactor.table_names import TableName
-from metrics.debt_collector import DebtCollector
+from metrics.gauges import Gauges
 from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_answer import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
-from metrics.reserve_collector import ReserveCollector, StateSpace
-from metrics.slot_collector import SlotCollector, SlotUse
-from metrics.status_page import Counting, Health
+from metrics.service_view import Counting, Health, Memory, SlotUse, StateSpace
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
 from streaming.intake.event_intake import EventIntake, is_events_path
 from streaming.intake.event_query import EVENTS_QUERY
@@ -149,6 +147,11 @@ class ServiceState:
         return None if self.ledger is None else self.ledger.space
 
     @property
+    def memory(self) -> Memory:
+        """Memory of the service's processes."""
+        return memory_now()
+
+    @property
     def settings_refused(self) -> bool:
         """Whether the settings file as it is now is not in force."""
         return self.reload is not None and self.reload.refused
@@ -255,44 +258,8 @@ def metrics_server(
     Raises:
         InputError: the certificate cannot be used.
     """
-    collector = DebtCollector(
-        board,
-        lambda: state.work,
-        lambda: state.ready_for_scrape,
-        version=VERSION,
-        waiting_looks=lambda: state.waiting_looks,
-        listed=lambda: state.listed,
-        shard=state.shard,
-        active=lambda: state.active,
-        observing=state.observing,
-        uncounted=lambda: state.counting.left if state.counting is not None else 0,
-        open_seconds=state.open_seconds,
-        paused=state.paused,
-        held_until=state.held_until,
-    )
-    registry.register(collector)
-    registry.register(SlotCollector(lambda: state.rewriting))
-    registry.register(
-        ReserveCollector(
-            lambda: state.work,
-            lambda: state.space,
-            lambda: state.settings_refused,
-            lambda: state.unreadable,
-            memory_now,
-        )
-    )
-    site = Site(
-        registry,
-        lambda: state.health,
-        collector.summaries,
-        lambda: work.running,
-        lambda: work.finished,
-        lambda: state.counting,
-        lambda: state.rewriting,
-        lambda: state.work,
-        lambda: state.current_pauses,
-        lambda: board.holds.waits,
-    )
+    registry.register(Gauges(board, state, VERSION))
+    site = Site(registry, state, board, work)
     http = settings.http
     auth = BasicAuth(http.basic_auth) if http.basic_auth else None
     if http.basic_auth and not http.tls_certificate and not http.local:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compactor.rewrite.reading.memory import free_memory, resident
-from metrics.reserve_collector import Memory
+from metrics.service_view import Memory
 
 
 def memory_now(pid: int | None = None) -> Memory:

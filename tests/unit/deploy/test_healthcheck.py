@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from deploy.docker.healthcheck import healthy
 from metrics.http.http_access import Certificate
-from metrics.http.http_server import MetricsServer, Site
-from metrics.status_page import Health
+from metrics.http.http_server import MetricsServer
+from metrics.service_view import Health
 from tests.services.certificates import issue
+from tests.unit.metrics.support import Service, site
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -49,8 +49,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def verdict(*, live: bool, certificate: Certificate | None = None) -> bool:
-    site = Site(CollectorRegistry(), lambda: Health(live=live, ready=False))
-    server = MetricsServer(site, "127.0.0.1", 0, certificate=certificate)
+    shown = site(Service(health=Health(live=live, ready=False)))
+    server = MetricsServer(shown, "127.0.0.1", 0, certificate=certificate)
     server.start()
     try:
         return healthy(str(server.address[1]))
@@ -67,7 +67,7 @@ def test_no_proxy_is_asked(asked: list[str], tmp_path: Path, live: bool) -> None
 
 
 def test_a_service_that_has_ended_is_not_healthy(asked: list[str]) -> None:
-    server = MetricsServer(Site(CollectorRegistry(), lambda: Health(live=True, ready=True)), "127.0.0.1", 0)
+    server = MetricsServer(site(), "127.0.0.1", 0)
     server.start()
     port = server.address[1]
     server.stop()

@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from metrics.http.http_server import MetricsServer, Site
-from tests.unit.metrics.http_support import WELL
+from metrics.http.http_server import MetricsServer
+from tests.unit.metrics.support import site
 
 
 @pytest.fixture
 def serve():
-    """Starts servers on free ports; they are stopped when the test ends."""
+    """Starts servers of a site on free ports; they are stopped when the test ends."""
     servers = []
 
-    def start(**site):
-        site.setdefault("registry", CollectorRegistry())
-        site.setdefault("health", lambda: WELL)
-        server = MetricsServer(Site(**site), "127.0.0.1", 0)
-        server.start()
+    def start(service=None, *, registry=None, board=None, recent=None, **options):
+        shown = site(service, registry=registry, board=board, recent=recent)
+        server = MetricsServer(shown, options.pop("host", "127.0.0.1"), options.pop("port", 0), **options)
         servers.append(server)
+        server.start()
         return server
 
     yield start

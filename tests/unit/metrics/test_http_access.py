@@ -5,19 +5,16 @@ from __future__ import annotations
 import base64
 import http.client
 import logging
-import shutil
 import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import bcrypt
 import pytest
-from prometheus_client import CollectorRegistry
 
 from compactor.errors import InputError
 from compactor.settings.http import HttpSettings
@@ -25,10 +22,11 @@ from compactor.settings.tree import load_settings
 from metrics.http import http_access
 from metrics.http.http_access import NOBODY, BasicAuth, Certificate
 from metrics.http.http_connections import MOST_CONNECTIONS
-from metrics.http.http_server import MetricsServer, Site
-from metrics.status_page import Health
+from metrics.http.http_server import MetricsServer
+from metrics.service_view import Health
 from tests.integration.service_process import wait_for
 from tests.services.certificates import Certificates, issue
+from tests.unit.metrics.support import Service
 
 PASSWORD = "correct horse: é"  # noqa: S105
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -39,27 +37,20 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return issue(tmp_path_factory.mktemp("certificates"))
 
 
-def served(certificate: Certificate | None = None, auth: BasicAuth | None = None) -> MetricsServer:
+@pytest.fixture
+def secure(serve, certificates: Certificates) -> MetricsServer:
+    return serve(certificate=Certificate(str(certificates.certificate), str(certificates.key)))
+
+
+@pytest.fixture
+def auth() -> BasicAuth:
+    return BasicAuth({"me": HASH})
+
+
+@pytest.fixture
+def private(serve, auth: BasicAuth) -> MetricsServer:
     health = Health(live=True, ready=False, details={"lake.db.secret_table": "why"})
-    server = MetricsServer(
-        Site(CollectorRegistry(), lambda: health), "127.0.0.1", 0, certificate=certificate, auth=auth
-    )
-    server.start()
-    return server
-
-
-@pytest.fixture
-def secure(certificates: Certificates) -> Iterator[MetricsServer]:
-    server = served(Certificate(str(certificates.certificate), str(certificates.key)))
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def private() -> Iterator[MetricsServer]:
-    server = served(auth=BasicAuth({"me": HASH}))
-    yield server
-    server.stop()
+    return serve(Service(health=health), auth=auth)
 
 
 def https(server: MetricsServer, trust: Path) -> int:
@@ -119,51 +110,35 @@ def test_old_versions_of_tls_are_refused(secure: MetricsServer, certificates: Ce
             pass
 
 
-def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    first, second = issue(tmp_path / "first"), issue(tmp_path / "second")
-    shutil.copytree(tmp_path / "first", tmp_path / "used")
-    used = Certificate(str(tmp_path / "used" / "server.pem"), str(tmp_path / "used" / "server.key"))
-    server = served(used)
-    try:
-        assert https(server, first.authority) == 200
-        (tmp_path / "used" / "server.pem").write_bytes(b"half written")
-        assert https(server, first.authority) == 200
-        for name in ("server.pem", "server.key"):
-            (tmp_path / "used" / name).write_bytes((tmp_path / "second" / name).read_bytes())
-        assert https(server, second.authority) == 200
-    finally:
-        server.stop()
-
-
-def test_a_renewed_certificate_that_cannot_be_used_is_told_once_a_change(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_renewed_certificate_is_used_and_one_that_cannot_be_is_told_once_a_change(
+    serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, other = issue(tmp_path / "used"), issue(tmp_path / "other")
     right = made.key.read_bytes()
     used = Certificate(str(made.certificate), str(made.key))
-    server = served(used)
+    server = serve(certificate=used)
 
     def warned() -> int:
         assert [https(server, made.authority) for _ in range(3)] == [200] * 3
         return len([record for record in caplog.records if record.levelno == logging.WARNING])
 
-    try:
-        with caplog.at_level(logging.INFO):
-            assert (warned(), used.trouble) == (0, "")
-            made.key.write_bytes(other.key.read_bytes())
-            assert warned() == 1
-            assert str(made.key) in used.trouble
-            assert "the earlier one is still used" in used.trouble
-            made.key.write_bytes(b"half written")
-            assert warned() == 2
-            made.key.unlink()
-            assert warned() == 3
-            assert "No such file" in used.trouble
-            made.key.write_bytes(right)
-            assert (warned(), used.trouble) == (3, "")
-            assert f"http: the renewed certificate {made.certificate} is used" in caplog.messages
-    finally:
-        server.stop()
+    with caplog.at_level(logging.INFO):
+        assert (warned(), used.trouble) == (0, "")
+        made.key.write_bytes(other.key.read_bytes())
+        assert warned() == 1
+        assert str(made.key) in used.trouble
+        assert "the earlier one is still used" in used.trouble
+        made.key.write_bytes(b"half written")
+        assert warned() == 2
+        made.key.unlink()
+        assert warned() == 3
+        assert "No such file" in used.trouble
+        made.key.write_bytes(right)
+        assert (warned(), used.trouble) == (3, "")
+        assert f"http: the renewed certificate {made.certificate} is used" in caplog.messages
+    for mine, its in ((made.certificate, other.certificate), (made.key, other.key)):
+        mine.write_bytes(its.read_bytes())
+    assert https(server, other.authority) == 200
 
 
 def test_files_that_come_back_unchanged_are_no_trouble(tmp_path: Path) -> None:
@@ -254,11 +229,9 @@ class SlowHash:
 
 
 def test_a_flood_of_wrong_passwords_starves_neither_probes_nor_known_clients(
-    monkeypatch: pytest.MonkeyPatch,
+    private: MetricsServer, auth: BasicAuth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_access, "CHECK_SECONDS", 60.0)
-    auth = BasicAuth({"me": HASH})
-    private = served(auth=auth)
     assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
     slow = SlowHash(monkeypatch)
     flood = [socket.create_connection(private.address, timeout=60) for _ in range(100)]
@@ -278,7 +251,6 @@ def test_a_flood_of_wrong_passwords_starves_neither_probes_nor_known_clients(
         slow.released.set()
         for client in flood:
             client.close()
-        private.stop()
 
 
 def test_a_password_that_waits_too_long_is_asked_to_come_again(

@@ -6,25 +6,23 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from metrics.http.http_connections import HEAD_BYTES, KEPT_FOR_PROBES, MOST_CONNECTIONS, READ_BYTES
-from metrics.http.http_server import MetricsServer, Site
-from metrics.status_page import Counting, Health
+from metrics.http.http_server import MetricsServer
+from metrics.service_view import Health, SlotUse
 from tests.integration.service_process import wait_for
+from tests.unit.metrics.support import WELL, Lazy, Service
 
 CANARY = "c4n4ry"
 PAGES = MOST_CONNECTIONS - KEPT_FOR_PROBES
 
 
 @pytest.fixture
-def server() -> Iterator[MetricsServer]:
-    made = MetricsServer(Site(CollectorRegistry(), lambda: Health(live=True, ready=True)), "127.0.0.1", 0)
-    made.start()
-    yield made
-    made.stop()
+def server(serve) -> MetricsServer:
+    return serve()
 
 
 def send(server: MetricsServer, request: bytes) -> bytes:
@@ -108,94 +106,64 @@ def test_clients_that_send_nothing_or_little_do_not_hold_up_others(server: Metri
             client.close()
 
 
-def hurried(details: str = "") -> MetricsServer:
-    """Its clients have a moment to send a request, and again to read the response."""
-    health = Health(live=True, ready=True, details={"x": details})
-    made = MetricsServer(Site(CollectorRegistry(), lambda: health), "127.0.0.1", 0, seconds=0.3)
-    made.start()
-    return made
-
-
-def test_a_request_that_takes_too_long_is_ended() -> None:
-    server = hurried()
-    with socket.create_connection(server.address, timeout=20) as client:
+def test_a_request_that_takes_too_long_is_ended(serve) -> None:
+    with socket.create_connection(serve(seconds=0.3).address, timeout=20) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ")
         assert closed(client)
-    server.stop()
 
 
-def test_a_response_that_nobody_reads_is_ended() -> None:
-    server = hurried("y" * 30_000_000)  # more than the buffers of two sockets
+def test_a_response_that_nobody_reads_is_ended(serve) -> None:
+    details = {"x": "y" * 30_000_000}  # more than the buffers of two sockets
+    server = serve(Service(health=Health(live=True, ready=True, details=details)), seconds=0.3)
     with socket.create_connection(server.address, timeout=20) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.recv(1)
-        wait_for("the connection to be cut", lambda: not server._server._open)  # type: ignore[union-attr]
-    server.stop()
+        wait_for("the connection to be cut", lambda: not server._server._open)
 
 
 class Slow:
-    """A server whose status page takes until `released`, and clients that have asked for it."""
+    """Whoever asks for `value` gets it once it is `released`."""
 
-    def __init__(self, clients: int) -> None:
-        self.released, self.entered = threading.Event(), threading.Semaphore(0)
-        site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True), counting=self._counting)
-        self.server = MetricsServer(site, "127.0.0.1", 0)
-        self.server.start()
-        self.clients = [socket.create_connection(self.server.address, timeout=60) for _ in range(clients)]
-        for client in self.clients:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    def __init__(self, value: object) -> None:
+        self.value, self.released, self.entered = value, threading.Event(), threading.Semaphore(0)
 
-    def _counting(self) -> Counting:
+    def __call__(self) -> object:
         self.entered.release()
         self.released.wait(60)
-        return Counting(1, 1)
+        return self.value
 
-    def close(self) -> None:
-        self.released.set()
-        for client in self.clients:
-            client.close()
-        self.server.stop()
+    @contextmanager
+    def asked(self, server: MetricsServer, path: str, number: int) -> Iterator[None]:
+        """That many clients have asked for the page, and get it in the end."""
+        clients = [socket.create_connection(server.address, timeout=60) for _ in range(number)]
+        try:
+            for client in clients:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            for _ in clients:
+                assert self.entered.acquire(timeout=60)
+            yield
+            self.released.set()
+            assert all(client.recv(12) == b"HTTP/1.1 200" for client in clients)
+        finally:
+            self.released.set()
+            for client in clients:
+                client.close()
 
 
-def test_while_pages_take_long_probes_are_answered_and_other_requests_are_asked_to_come_again() -> None:
-    slow = Slow(PAGES)
-    try:
-        for _ in range(PAGES):
-            assert slow.entered.acquire(timeout=60)
-        assert [status_of(slow.server) for _ in range(2 * KEPT_FOR_PROBES)] == [200] * 2 * KEPT_FOR_PROBES
-        head = send(slow.server, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+def test_while_pages_take_long_probes_are_answered_and_other_requests_are_asked_to_come_again(serve) -> None:
+    slow = Slow(SlotUse())
+    server = serve(Lazy(rewriting=slow))
+    with slow.asked(server, "/", PAGES):
+        assert [status_of(server) for _ in range(2 * KEPT_FOR_PROBES)] == [200] * 2 * KEPT_FOR_PROBES
+        head = send(server, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"Retry-After: 1\r\n" in head
-        slow.released.set()
-        assert all(client.recv(12) == b"HTTP/1.1 200" for client in slow.clients)
-        assert status_of(slow.server, "/") == 200
-    finally:
-        slow.close()
+    assert status_of(server, "/") == 200
 
 
-def test_a_new_client_is_refused_only_while_all_are_being_answered() -> None:
-    released, entered = threading.Event(), threading.Semaphore(0)
-
-    def health() -> Health:
-        entered.release()
-        released.wait(60)
-        return Health(live=True, ready=True)
-
-    server = MetricsServer(Site(CollectorRegistry(), health), "127.0.0.1", 0)
-    server.start()
-    busy = [socket.create_connection(server.address, timeout=60) for _ in range(MOST_CONNECTIONS)]
-    try:
-        for client in busy:
-            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        for _ in busy:
-            assert entered.acquire(timeout=60)
-        with socket.create_connection(server.address, timeout=20) as refused:
-            assert closed(refused)
-        released.set()
-        assert all(client.recv(12) == b"HTTP/1.1 200" for client in busy)
-        assert status_of(server) == 200
-    finally:
-        released.set()
-        for client in busy:
-            client.close()
-        server.stop()
+def test_a_new_client_is_refused_only_while_all_are_being_answered(serve) -> None:
+    slow = Slow(WELL)
+    server = serve(Lazy(health=slow))
+    with slow.asked(server, "/healthz", MOST_CONNECTIONS), socket.create_connection(server.address) as refused:
+        assert closed(refused)
+    assert status_of(server) == 200

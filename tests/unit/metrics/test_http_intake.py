@@ -10,13 +10,12 @@ from http import HTTPStatus
 
 import bcrypt
 import pytest
-from prometheus_client import CollectorRegistry
 
 from metrics.http.http_access import BasicAuth
 from metrics.http.http_answer import TEXT, Answer
 from metrics.http.http_intake import Intake
-from metrics.http.http_server import MetricsServer, Site
-from metrics.status_page import Health
+from metrics.http.http_server import MetricsServer
+from tests.unit.metrics.support import site
 from tests.unit.metrics.test_http_connections import send, status_of
 
 PASSWORD = "open sesame"  # noqa: S105
@@ -31,7 +30,6 @@ class Receiver:
         self.taken: list[tuple[str, bytes]] = []
         self.unread: list[HTTPStatus] = []
         auth = BasicAuth({"sender": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()})
-        site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True))
         self.closed: Answer | None = None
         intake = Intake(
             auth,
@@ -41,7 +39,7 @@ class Receiver:
             closed=lambda: self.closed,
             unread=self.unread.append,
         )
-        self.server = MetricsServer(site, "127.0.0.1", 0, auth=auth, intake=intake)
+        self.server = MetricsServer(site(), "127.0.0.1", 0, auth=auth, intake=intake)
         self.server.start()
 
     def _take(self, path: str, _headers: Mapping[str, str], body: bytes) -> Answer:
@@ -191,10 +189,6 @@ def test_pages_are_served_as_before(receiver: Receiver) -> None:
     assert status_of(receiver.server) == 200
 
 
-def test_without_an_intake_no_body_is_taken() -> None:
-    server = MetricsServer(Site(CollectorRegistry(), lambda: Health(live=True, ready=True)), "127.0.0.1", 0)
-    server.start()
-    assert send(server, b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello").startswith(
-        b"HTTP/1.1 501 "
-    )
-    server.stop()
+def test_without_an_intake_no_body_is_taken(serve) -> None:
+    request = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+    assert send(serve(), request).startswith(b"HTTP/1.1 501 ")

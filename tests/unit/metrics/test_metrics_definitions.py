@@ -12,20 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from compactor.debt.board import DebtBoard
-from compactor.runs.dispatcher import Work
 from deploy.generate.metrics_page import metrics_page
-from metrics import capacity_definitions, definitions, stream_definitions
-from metrics.capacity_definitions import RESERVE_METRICS, SLOT_METRICS
-from metrics.debt_collector import COLLECTED, DebtCollector
 from metrics.definitions import CATALOGUE
-from metrics.http.http_server import Site
-from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
-from metrics.recorder import RECORDED_GAUGES, Recorder
-from metrics.reserve_collector import Memory, ReserveCollector, StateSpace
-from metrics.slot_collector import SlotCollector, SlotUse
-from metrics.status_page import Health
-from tests.unit.metrics.test_metrics_debt_collector import hostile_board
+from metrics.gauges import Gauges
+from metrics.metric_definition import Kind, MetricDefinition
+from metrics.moment import OTHER, slug
+from metrics.recorder import Recorder
+from metrics.service_view import Memory, StateSpace
+from tests.unit.metrics.support import Service, hostile_board, site
 from tests.unit.metrics.test_metrics_recorder import EXAMPLES
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -62,7 +56,7 @@ def test_labels_follow_the_conventions(metric: MetricDefinition):
 @every_metric
 def test_only_gauges_that_vanish_with_their_table_name_a_table(metric: MetricDefinition):
     if {"table", "partition"} & set(metric.labels):
-        assert metric in COLLECTED
+        assert metric.read is not None
 
 
 @every_metric
@@ -88,30 +82,19 @@ def test_names_are_distinct():
     assert len(set(names)) == len(names)
 
 
-def test_catalogue_holds_every_definition_of_the_module():
-    modules = (definitions, capacity_definitions, stream_definitions)
-    defined = [value for module in modules for value in vars(module).values() if isinstance(value, MetricDefinition)]
-    assert tuple(defined) == CATALOGUE
+def test_metrics_are_few():
     assert len(CATALOGUE) <= 70, "each is one more that somebody has to know"
 
 
 def test_every_definition_is_exposed_and_nothing_else():
     registry = CollectorRegistry()
     Recorder(registry)
-    registry.register(DebtCollector(DebtBoard(), Work, lambda: True, version="1"))
-    registry.register(SlotCollector(SlotUse))
-    registry.register(ReserveCollector(Work, StateSpace))
+    registry.register(Gauges(hostile_board(), Service(), "1"))
     exposed = {
         (family.name + "_total" if family.type == "counter" else family.name, family.type, family.documentation)
         for family in registry.collect()
     }
     assert exposed == {(metric.name, metric.kind.value, metric.meaning) for metric in CATALOGUE}
-
-
-def test_recorder_and_collector_divide_the_gauges():
-    gauges = {metric for metric in CATALOGUE if metric.kind is Kind.GAUGE}
-    assert set(RECORDED_GAUGES) | set(COLLECTED) | set(SLOT_METRICS) | set(RESERVE_METRICS) == gauges
-    assert not set(RECORDED_GAUGES) & set(COLLECTED)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +139,10 @@ def full_exposition() -> bytes:
     recorder = Recorder(registry)
     for event in EXAMPLES:
         recorder(event)
-    catalogs = {"waiting_looks": lambda: {"lake": 1}, "listed": lambda: {"lake": True}}
-    registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1", **catalogs))
-    registry.register(SlotCollector(lambda: SlotUse(4, 2)))
-    registry.register(ReserveCollector(Work, lambda: StateSpace(False, 1), memory=lambda: Memory({"jvm": 5}, 7)))
-    body = Site(registry, lambda: Health(live=True, ready=True)).answer("/metrics", {}).body
+    parts = {"space": StateSpace(False, 1), "memory": Memory({"jvm": 5}, 7)}
+    service = Service(waiting_looks={"lake": 1}, listed={"lake": True}, **parts)
+    registry.register(Gauges(hostile_board(), service, "1"))
+    body = site(registry=registry).answer("/metrics", {}).body
     for metric in CATALOGUE:
         assert re.search(rb"(?m)^" + metric.name.encode() + rb"(_count)?[{ ]", body), metric.name
     return body

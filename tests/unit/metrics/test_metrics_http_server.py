@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import http.client
 import json
 import socket
 import threading
@@ -15,13 +14,13 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics import parser as openmetrics
 
 from compactor.errors import InputError
-from metrics.http.http_server import MetricsServer, Site
+from metrics.http.http_server import MetricsServer
 from metrics.recorder import Recorder
-from metrics.status_page import Health
+from metrics.service_view import Health
 from tests.integration.service_process import wait_for
 from tests.services.prometheus import installed as prometheus_installed
 from tests.services.prometheus import prometheus
-from tests.unit.metrics.http_support import WELL, ask
+from tests.unit.metrics.support import WELL, Lazy, Service, ask, site
 from tests.unit.metrics.test_metrics_recorder import COMMITTED as RUN_COMMITTED
 from tests.unit.metrics.test_metrics_recorder import REWRITTEN
 
@@ -96,7 +95,7 @@ def test_odd_accept_headers_get_the_plain_format(serve, accept):
 
 
 def test_folded_accept_header_does_not_break_the_response_headers():
-    answer = Site(counted(), lambda: WELL).answer(
+    answer = site(registry=counted()).answer(
         "/metrics", {"Accept": "application/openmetrics-text;version=1.1.\r\n Evil: 1"}
     )
     assert "\n" not in answer.content_type
@@ -113,23 +112,19 @@ def test_metrics_are_compressed_when_asked(serve):
     assert b"firnline_commits_total 3.0" in body
 
 
-def test_metrics_take_a_query_string(serve):
-    assert ask(serve(), "/metrics?x=1")[0] == 200
-
-
 def test_readyz_turns_from_503_to_200_and_names_the_part(serve):
-    health = [Health(live=True, ready=False, details={"stream": "still starting"})]
-    server = serve(health=lambda: health[0])
+    service = Service(health=Health(live=True, ready=False, details={"stream": "still starting"}))
+    server = serve(service)
     status, headers, body = ask(server, "/readyz")
     assert (status, headers["Content-Type"]) == (503, "application/json")
     assert json.loads(body) == {"live": True, "ready": False, "details": {"stream": "still starting"}}
     assert ask(server, "/healthz")[0] == 200
-    health[0] = WELL
+    service.health = WELL
     assert ask(server, "/readyz")[0] == 200
 
 
 def test_dead_service_is_neither_live_nor_ready(serve):
-    server = serve(health=lambda: Health(live=False, ready=True, details={"stream": "the query has ended"}))
+    server = serve(Service(health=Health(live=False, ready=True, details={"stream": "the query has ended"})))
     assert (ask(server, "/healthz")[0], ask(server, "/readyz")[0]) == (503, 503)
     assert json.loads(ask(server, "/healthz")[2])["details"] == {"stream": "the query has ended"}
 
@@ -138,7 +133,7 @@ def test_health_check_that_raises_is_not_well_and_is_logged(serve, caplog):
     def broken():
         raise RuntimeError("secret address")
 
-    server = serve(health=broken)
+    server = serve(Lazy(health=broken))
     status, _, body = ask(server, "/healthz")
     assert status == 503
     assert json.loads(body)["details"]["health"].startswith("the check failed")
@@ -181,16 +176,6 @@ def test_head_has_the_headers_of_get_and_no_body(serve, path):
     assert headers["Content-Type"] == got_headers["Content-Type"]
 
 
-def test_head_leaves_the_connection_usable(serve):
-    connection = http.client.HTTPConnection(*serve(registry=counted()).address, timeout=10)
-    for method in ("HEAD", "GET", "HEAD", "GET"):
-        connection.request(method, "/metrics")
-        response = connection.getresponse()
-        assert response.status == 200
-        assert bool(response.read()) == (method == "GET")
-    connection.close()
-
-
 def test_requests_are_not_logged_to_stderr(serve, capfd):
     server = serve()
     ask(server, "/metrics")
@@ -209,7 +194,7 @@ def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
         gone.wait(5)
         return WELL
 
-    server = serve(health=slow)
+    server = serve(Lazy(health=slow))
     with socket.create_connection(server.address) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
         arrived.wait(5)
@@ -223,7 +208,7 @@ def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
 
 def test_port_in_use_names_the_setting_and_the_way_out(serve):
     _, port = serve().address
-    second = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    second = MetricsServer(site(), "127.0.0.1", port)
     with pytest.raises(
         InputError, match=rf"^http\.port: port {port} on '127.0.0.1' is already in use; .* set http.port"
     ):
@@ -237,7 +222,7 @@ def test_port_in_use_names_the_setting_and_the_way_out(serve):
 )
 def test_address_that_cannot_be_bound_names_the_setting(host, port, key):
     with pytest.raises(InputError, match=f"^{key}: .* set {key} to"):
-        MetricsServer(Site(CollectorRegistry(), lambda: WELL), host, port).start()
+        MetricsServer(site(), host, port).start()
 
 
 def test_port_without_permission_names_the_setting(monkeypatch):
@@ -246,7 +231,7 @@ def test_port_without_permission_names_the_setting(monkeypatch):
 
     monkeypatch.setattr(socket, "create_server", refuse)
     with pytest.raises(InputError, match=r"^http\.port: no permission to listen on port 80; set http\.port"):
-        MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", 80).start()
+        MetricsServer(site(), "127.0.0.1", 80).start()
 
 
 def test_stop_frees_the_port_and_both_may_be_called_twice(serve):
@@ -258,31 +243,12 @@ def test_stop_frees_the_port_and_both_may_be_called_twice(serve):
     server.stop()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
-    again = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    again = MetricsServer(site(), "127.0.0.1", port)
     again.start()
     assert again.address == ("127.0.0.1", port)
     assert ask(again, "/healthz")[0] == 200
     again.stop()
     assert again.address == ("127.0.0.1", port)
-
-
-def test_slow_request_does_not_hold_up_others(serve):
-    entered, released = threading.Event(), threading.Event()
-
-    def slow():
-        entered.set()
-        released.wait(60)
-        return ()
-
-    server = serve(tables=slow)
-    waiting = threading.Thread(target=ask, args=(server, "/"))
-    waiting.start()
-    try:
-        assert entered.wait(5)
-        assert ask(server, "/healthz")[0] == 200
-    finally:
-        released.set()
-        waiting.join()
 
 
 def has_ipv6_loopback() -> bool:
@@ -295,8 +261,5 @@ def has_ipv6_loopback() -> bool:
 
 
 @pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6 loopback")
-def test_ipv6_host():
-    server = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "::1", 0)
-    server.start()
-    assert ask(server, "/healthz")[0] == 200
-    server.stop()
+def test_ipv6_host(serve):
+    assert ask(serve(host="::1"), "/healthz")[0] == 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import typing
 from dataclasses import replace
 
@@ -207,16 +206,6 @@ def test_event_moves_its_metrics_and_no_others(event):
     assert moved(event) == EXPECTED.get(type(event), {})
 
 
-def test_counters_add_up_over_events():
-    found = moved(DEAD, DEAD, replace(DEAD, reason="tombstone", count=1))
-    assert found == {'dead_letters_total{reason="no_decoder"}': 12, 'dead_letters_total{reason="tombstone"}': 1}
-
-
-def test_gauges_show_the_last_value():
-    found = moved(LAG, replace(LAG, offsets=1))
-    assert found['event_lag_offsets{query="ledger"}'] == 1
-
-
 def test_a_catalog_that_does_not_answer_is_0_until_it_answers_again():
     registry = CollectorRegistry()
     recorder = Recorder(registry)
@@ -277,12 +266,6 @@ def test_what_is_not_known_is_not_observed():
     assert moved(LedgerUpdated(TABLE, None)) == {}
 
 
-def test_a_latency_lands_in_its_bucket():
-    found = moved(COMMITTED, kinds=("_created",))
-    assert 'event_to_compacted_seconds_bucket{le="30.0"}' not in found
-    assert found['event_to_compacted_seconds_bucket{le="60.0"}'] == 1
-
-
 @pytest.mark.parametrize("seconds", [-0.2, math.nan, math.inf, -math.inf])
 def test_clocks_that_disagree_cost_neither_the_event_nor_the_sum(seconds):
     found = moved(replace(COMMITTED, event_to_compacted_seconds=seconds), COMMITTED)
@@ -317,28 +300,3 @@ def test_a_run_id_that_says_nothing_or_too_much_is_no_exemplar(run_id):
     labels = {"engine": "splice", "reason": "same_schema"}
     assert registry.get_sample_value("firnline_rewrite_groups_total", labels) == 1
     assert not any(sample.exemplar for family in registry.collect() for sample in family.samples)
-
-
-def test_two_recorders_share_nothing():
-    first, second = CollectorRegistry(), CollectorRegistry()
-    Recorder(first)(DEAD)
-    Recorder(second)
-    assert second.get_sample_value("firnline_dead_letters_total", {"reason": "no_decoder"}) is None
-
-
-def test_threads_lose_no_count():
-    registry = CollectorRegistry()
-    recorder = Recorder(registry)
-
-    def tell() -> None:
-        for _ in range(500):
-            recorder(REMOVED)
-            recorder(DEAD)
-
-    threads = [threading.Thread(target=tell) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert registry.get_sample_value("firnline_unreferenced_files_removed_total", {"reason": "ended_run"}) == 8 * 500
-    assert registry.get_sample_value("firnline_dead_letters_total", {"reason": "no_decoder"}) == 8 * 500 * 6

@@ -11,8 +11,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from compactor.runs.dispatcher import Work
-from metrics.reserve_collector import ReserveCollector
+from compactor.debt.board import DebtBoard
+from metrics.gauges import Gauges
+from streaming.service.pages import ServiceState
 from streaming.service.process_memory import memory_now
 
 
@@ -30,7 +31,7 @@ def test_the_memory_of_every_process_of_the_service_is_shown_by_kind(tmp_path: P
             assert pipe is not None
             pipe.readline()
         registry = CollectorRegistry()
-        registry.register(ReserveCollector(Work, lambda: None, memory=memory_now))
+        registry.register(Gauges(DebtBoard(), ServiceState(), "1"))
         shown = {
             kind: registry.get_sample_value("firnline_memory_bytes", {"process": kind}) or 0
             for kind in ("driver", "jvm", "workers", "other")
