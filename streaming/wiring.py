@@ -12,7 +12,7 @@ from compactor.commit.sweep import sweep
 from compactor.commit.table_search import TableSearch
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
-from compactor.history.appender import History
+from compactor.history.appender import Batches, History
 from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
@@ -196,7 +196,7 @@ def history_of(
 ) -> History | None:
     """The history of decisions, not yet started; None where no table is named for it."""
     table = history_table(settings, catalogs)
-    return None if table is None else History(table, settings.history, listener, clock)
+    return None if table is None else History(table, Batches(settings.history.batch_seconds), listener, clock)
 
 
 def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None:

@@ -19,11 +19,12 @@ from compactor.errors import FirnlineError, RetryError
 from compactor.events import Event, HistoryWritten, Listener
 from compactor.history.decisions import RECORDED, Decision, RepeatFilter, decisions_of
 from compactor.patience.backoff import LATER
-from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 MOST_EVENTS = 10_000  # waiting events during an append
+BATCH_ROWS = 1000  # most decisions in one append, about 100 KB of Parquet
+MOST_ROWS = 20_000  # decisions in memory (about 1 KB each) while appends fail; the oldest are dropped first
 
 
 class Target(Protocol):
@@ -45,8 +46,11 @@ class Batches:
     batch waits longer because the clock was set back.
     """
 
-    def __init__(self, settings: HistorySettings) -> None:
-        self._settings = settings
+    def __init__(self, seconds: float, rows: int = BATCH_ROWS, most: int = MOST_ROWS) -> None:
+        """`seconds`, `rows`: when a batch is due. `most`: rows that wait."""
+        self._seconds = seconds
+        self._rows = rows
+        self._most = most
         self._waiting: deque[Decision] = deque()
         self._failed: tuple[str, list[Decision]] | None = None
         self._failures = 0
@@ -57,9 +61,9 @@ class Batches:
         return len(self._waiting) + (len(self._failed[1]) if self._failed else 0)
 
     def add(self, decisions: Iterable[Decision]) -> int:
-        """Add rows; return how many old rows were dropped to stay within `buffer_rows`."""
+        """Add rows; return how many old rows were dropped to stay within the bound."""
         self._waiting.extend(decisions)
-        too_many = min(len(self._waiting), max(0, len(self) - self._settings.buffer_rows))
+        too_many = min(len(self._waiting), max(0, len(self) - self._most))
         for _ in range(too_many):
             self._waiting.popleft()
         return too_many
@@ -71,9 +75,9 @@ class Batches:
             return max(0.0, self._not_before - now)
         if not self._waiting:
             return None
-        if len(self._waiting) >= self._settings.batch_rows:
+        if len(self._waiting) >= self._rows:
             return 0.0
-        self._due_at = min(self._due_at, min(self._waiting[0].at, now) + self._settings.batch_seconds)
+        self._due_at = min(self._due_at, min(self._waiting[0].at, now) + self._seconds)
         return max(0.0, self._due_at - now)
 
     def take(self) -> tuple[str, list[Decision]]:
@@ -81,7 +85,7 @@ class Batches:
         if self._failed:
             return self._failed
         self._due_at = math.inf
-        count = min(len(self._waiting), self._settings.batch_rows)
+        count = min(len(self._waiting), self._rows)
         return str(uuid.uuid4()), [self._waiting.popleft() for _ in range(count)]
 
     def appended(self) -> None:
@@ -105,13 +109,13 @@ class History:
     """Listener with its own thread. A failed append is published as an event and retried."""
 
     def __init__(
-        self, target: Target, settings: HistorySettings, listener: Listener, clock: Callable[[], float] = time.time
+        self, target: Target, batches: Batches, listener: Listener, clock: Callable[[], float] = time.time
     ) -> None:
         self._target = target
         self._listener = listener
         self._clock = clock
-        self._batches = Batches(settings)
-        self._repeats = RepeatFilter(settings.repeat_skips_seconds)
+        self._batches = batches
+        self._repeats = RepeatFilter()
         self._received: deque[tuple[float, Event]] = deque()
         self._changed = threading.Condition()
         self._stopping = False

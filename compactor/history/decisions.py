@@ -1,7 +1,7 @@
 """Decisions: the rows of the history, made from events. Pure.
 
 Each committed or dropped file group is a row. Every commit finds the same reasons to skip a partition again, so the
-same reason is a row only once in `repeat_seconds`.
+same reason is a row only once a day.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from compactor.events import (
     EqualityDeletesConverted,
@@ -36,6 +38,7 @@ RECORDED = (
 """Events that become rows."""
 LONGEST_WHY = 2000  # characters; error messages of other systems can be very long
 MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten reason is recorded again
+REPEAT_SECONDS = 86_400.0  # so that every day of the history is complete
 _FIGURES = re.compile(r"\d+")
 
 
@@ -73,6 +76,8 @@ class Decision:
 def decisions_of(event: Event, at: float) -> list[Decision]:  # noqa: C901 - one case per event type
     """The rows of one event received `at`; most events have none."""
     found: list[Decision] = []
+    table: Any = getattr(event, "table", None)
+    row = partial(Decision, at, table)
     match event:
         case GroupCommitted():
             found = [_done(event, at)]
@@ -80,30 +85,21 @@ def decisions_of(event: Event, at: float) -> list[Decision]:  # noqa: C901 - one
             why = f"{event.delete_files_removed} delete files applied to no data file"
             found = [_whole_table(event, at, "dangling_deletes", why, event.commit_seconds, event.delete_files_removed)]
         case GroupDropped():
-            dropped = Decision(
-                at=at, table=event.table, decision=DROPPED, reason=event.reason, why=event.message, run_id=event.run_id
-            )
-            found = [_planned(dropped, event.key, event.plan)]
+            found = [_planned(row(DROPPED, event.reason, event.message, event.run_id), event.key, event.plan)]
         case RunFailed(run_id=""):  # it failed before there was a plan
-            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason, why=event.message)]
+            found = [row(SKIPPED, event.reason, event.message)]
         case RunFailed():
-            why = f"{event.stage}: {event.message}"
-            found = [
-                Decision(at=at, table=event.table, decision=DROPPED, reason=event.reason, why=why, run_id=event.run_id)
-            ]
+            found = [row(DROPPED, event.reason, f"{event.stage}: {event.message}", event.run_id)]
         case RunSkipped():
-            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason)]
+            found = [row(SKIPPED, event.reason)]
         case PartitionsSkipped():
-            skipped = Decision(
-                at=at, table=event.table, decision=SKIPPED, reason=event.reason, planned_snapshot_id=event.snapshot_id
-            )
+            skipped = row(SKIPPED, event.reason, planned_snapshot_id=event.snapshot_id)
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case EqualityDeletesConverted():
             why = f"{event.delete_files} equality delete files became positions of {event.rows} rows"
             found = [_whole_table(event, at, "equality_deletes", why, event.seconds, event.delete_files)]
         case FileDeleted():
-            reason, run_id, path = event.reason, event.run_id, event.path
-            found = [Decision(at=at, table=event.table, decision=DELETED, reason=reason, run_id=run_id, why=path)]
+            found = [row(DELETED, event.reason, event.path, event.run_id)]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
             found = [_whole_table(event, at, "manifests", why, event.seconds)]
@@ -113,8 +109,7 @@ def decisions_of(event: Event, at: float) -> list[Decision]:  # noqa: C901 - one
 class RepeatFilter:
     """Remembers why partitions were skipped. Not thread-safe: one thread uses it."""
 
-    def __init__(self, repeat_seconds: float, most: int = MOST_REMEMBERED) -> None:
-        self._repeat_seconds = repeat_seconds
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
         self._most = most
         self._recorded: dict[int, float] = {}
 
@@ -125,7 +120,7 @@ class RepeatFilter:
         reason = (decision.reason, _FIGURES.sub("#", decision.why))
         seen = hash((decision.table, decision.spec_id, decision.partition_json, reason))
         recorded = self._recorded.get(seen)
-        if recorded is not None and abs(decision.at - recorded) < self._repeat_seconds:  # the clock may be set back
+        if recorded is not None and abs(decision.at - recorded) < REPEAT_SECONDS:  # the clock may be set back
             return False
         self._recorded.pop(seen, None)  # insert at the end again: the first entry is the oldest
         self._recorded[seen] = decision.at
@@ -143,16 +138,12 @@ def _whole_table(
     delete_files_removed: int | None = None,
 ) -> Decision:
     """A commit that replaced no data file."""
-    return Decision(
-        at=at,
-        table=event.table,
-        decision=DONE,
-        reason=reason,
-        why=why,
-        run_id=event.run_id,
+    snapshot_id = None if isinstance(event, ManifestsRewritten) else event.snapshot_id
+    return replace(
+        Decision(at, event.table, DONE, reason, why, event.run_id),
         delete_files_removed=delete_files_removed,
         seconds=seconds,
-        committed_snapshot_id=None if isinstance(event, ManifestsRewritten) else event.snapshot_id,
+        committed_snapshot_id=snapshot_id,
     )
 
 
@@ -180,7 +171,7 @@ def _planned(decision: Decision, key: PartitionKey, plan: GroupPlan) -> Decision
 
 def _done(event: GroupCommitted, at: float) -> Decision:
     group = event.rewritten
-    done = Decision(at=at, table=group.table, decision=DONE, reason="due", why=group.plan.why, run_id=group.run_id)
+    done = Decision(at, group.table, DONE, "due", group.plan.why, group.run_id)
     return replace(
         _planned(done, group.key, group.plan),
         engine=group.engine,  # the files' footers may have changed the planned engine

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.section import Section, fixed
+from compactor.settings.section import Section
 from compactor.settings.units import Seconds
 from compactor.table_names import TableName
 
@@ -23,28 +23,12 @@ class HistorySettings(Section):
         description="Table ([catalog.]namespace.table) to which every decision is appended. Created if missing. "
         "Empty: no history.",
     )
-    batch_rows: int = fixed(
-        1000,
-        "Most decisions in one append. 1,000 are about 100 KB of Parquet.",
-        ge=1,
-    )
     batch_seconds: Seconds = Field(
         default=300.0,
         gt=0,
         le=DAY_SECONDS,
         description="Most seconds before a decision is appended. Each append is a commit and a file: at most 288 a day "
         "by default. A crash loses the decisions of that time; a normal stop loses none.",
-    )
-    buffer_rows: int = fixed(
-        20_000,
-        "Most decisions in memory (about 1 KB each) while appends fail. The oldest are dropped first.",
-        ge=1,
-    )
-    repeat_skips_seconds: Seconds = fixed(
-        DAY_SECONDS,
-        "Seconds in which the same reason to skip a partition is recorded only once, although every commit finds it"
-        " again. One day: every day of the history is complete.",
-        ge=0,
     )
 
     def table_name(self, catalogs: Collection[str]) -> TableName | None:

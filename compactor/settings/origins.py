@@ -10,7 +10,7 @@ Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of list items from 0."""
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
-PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf")})
+PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf"), ("commit", "snapshot_properties")})
 """Maps of a client's properties, whose names may have dots; as each catalog is."""
 
 

@@ -7,56 +7,32 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from compactor.settings.origins import Key, Sources, dotted, walk
+from compactor.settings.policy import PolicyValues
+from compactor.settings.section import is_setting
 
-_PER_TABLE: Final = "set the table property firnline.{key} instead"
-_OPTION: Final = "set the table property firnline.{key} instead, or --option {option} for one run"
-_OF_A_RUN: Final = "give --option {option} to the run instead"
-
-
-def _option(key: str, option: str, text: str = _OPTION) -> dict[str, str]:
-    return {key: text.format(key=key, option=option)}
-
-
+_OF_A_RUN: Final = "give it to the run by --option instead (docs/spark-options.md)"
 REMOVED: Final[dict[str, str]] = {
+    **{
+        f"policy.{name}": f"set the table property firnline.policy.{name} instead (one run: docs/spark-options.md)"
+        for name, field in PolicyValues.model_fields.items()
+        if not is_setting(field)
+    },
+    "policy.max_small_bytes": "set the table property firnline.policy.max_small_files instead",
+    "policy.settle_growth": "it is 2; see policy.growth and policy.settle_after_seconds",
     "kafka.control_topics": "name these topics in kafka.commit_topics, which are only read too",
     "kafka.consumer_group": "the group is firnline- and the commit topic",
     "kafka.max_events_per_batch": "a batch has at most 2,000 events",
-    **_option("policy.min_file_size", "min-file-size-bytes"),
-    **_option("policy.max_file_size", "max-file-size-bytes"),
-    **_option("policy.max_file_group_size", "max-file-group-size-bytes"),
-    **_option("policy.max_file_group_input_files", "max-file-group-input-files"),
-    **_option("policy.max_files_to_rewrite", "max-files-to-rewrite"),
-    **_option("policy.rewrite_job_order", "rewrite-job-order"),
-    **_option("policy.delete_file_threshold", "delete-file-threshold"),
-    **_option("policy.delete_ratio_threshold", "delete-ratio-threshold"),
-    "policy.max_small_bytes": "set the table property firnline.policy.max_small_files instead",
-    "policy.settle_growth": "it is 2; see policy.growth and policy.settle_after_seconds",
-    **{
-        f"policy.{name}": _PER_TABLE.format(key=f"policy.{name}")
-        for name in (
-            "min_file_size_ratio",
-            "carried_delete_ratio",
-            "equality_delete_threshold",
-            "consecutive_replaces",
-            "prune_files",
-            "max_small_files",
-            "max_small_file_age_seconds",
-            "skip_newer_than_seconds",
-            "min_row_group_size",
-        )
-    },
     "commit.groups": "a commit has at most 1,000 file groups",
     "commit.bytes": "a commit has at most 100 GiB of input",
-    **_option("commit.max_commits", "partial-progress.max-commits", _OF_A_RUN),
-    **_option("commit.max_failed_commits", "partial-progress.max-failed-commits", _OF_A_RUN),
-    **_option("commit.snapshot_properties", "snapshot-property.<name>", _OF_A_RUN),
+    "commit.max_commits": _OF_A_RUN,
+    "commit.max_failed_commits": _OF_A_RUN,
+    "service.max_concurrent_file_group_rewrites": _OF_A_RUN,
     "manifests.min_count": "manifests are merged from 100 on; manifests.rewrite switches it",
     "manifests.min_reduction": "a merge must make manifests four times fewer; manifests.rewrite switches it",
     "manifests.wait_seconds": "merges wait an hour for another writer's commit; manifests.rewrite switches them",
     "service.trigger_seconds": "events are read once a second",
     "service.switch_check_seconds": "switches are read every 15 seconds",
     "service.shard_group": "set service.shard instead, e.g. 0/2 and 1/2 for two services",
-    **_option("service.max_concurrent_file_group_rewrites", "max-concurrent-file-group-rewrites", _OF_A_RUN),
     "service.retry_seconds": "the first back-off of a table is 10 seconds",
     "service.manifests_per_batch": "a look reads at most 500 manifests",
     "service.manifest_job_bytes": "executors decode manifests from 256 MiB on",

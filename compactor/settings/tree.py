@@ -148,9 +148,11 @@ class CommitSettings(Section):
         "first, since what fails a commit usually fails the next one.",
         ge=0,
     )
-    snapshot_properties: dict[str, str] = fixed(
-        {},
-        "Properties for the summary of each snapshot that rewrites or converts files, e.g. {team: ingest}.",
+    snapshot_properties: Properties = Field(
+        default_factory=dict,
+        examples=["{team: ingest}"],
+        description="Properties for the summary of each snapshot that rewrites or converts files. Not names that "
+        "Iceberg, engines or firnline write.",
     )
     hold_seconds: Seconds = Field(
         default=60.0,

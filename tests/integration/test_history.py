@@ -14,11 +14,10 @@ from rich.console import Console
 
 from compactor.errors import InputError, RetryError
 from compactor.events import Event
-from compactor.history.appender import History
+from compactor.history.appender import Batches, History
 from compactor.history.decisions import Decision
 from compactor.history.table import BATCH_ID, COLUMNS, HistoryQuery, HistoryTable
 from compactor.iceberg.tables import Catalogs
-from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
 from streaming.commands.history import history as history_command
 from streaming.commands.history import moment, show
@@ -191,7 +190,7 @@ def test_the_history_can_be_compacted_and_does_not_record_that(lake: Lake, lake_
     table = lake_history.name.short
     before = lake.rows(table)
     told: list[Event] = []
-    history = History(lake_history, HistorySettings(table=table), told.append)
+    history = History(lake_history, Batches(300.0), told.append)
     history.start()
     result = run(lake, planned(lake, table), listener=history)
     history.stop(60)

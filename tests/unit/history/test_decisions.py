@@ -22,7 +22,7 @@ from compactor.events import (
     RunSkipped,
     SkippedPartition,
 )
-from compactor.history.decisions import LONGEST_WHY, RECORDED, Decision, RepeatFilter, decisions_of
+from compactor.history.decisions import LONGEST_WHY, RECORDED, REPEAT_SECONDS, Decision, RepeatFilter, decisions_of
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from tests.unit.metrics.test_metrics_recorder import EXAMPLES
@@ -59,6 +59,9 @@ REWRITTEN = GroupRewritten(
     plan=PLAN,
 )
 
+DROPPED = GroupDropped("r1", TABLE, KEY, reason="conflict", reaction="replan", message="a delete came first", plan=PLAN)
+FAILED = RunFailed(run_id="r1", table=TABLE, stage="commit", reason="conflict", reaction="replan", message="x")
+
 
 def test_a_committed_group_is_done_with_all_its_figures() -> None:
     assert decisions_of(GroupCommitted(REWRITTEN, 42, 3), 1000.0) == [
@@ -92,110 +95,46 @@ def test_a_committed_group_is_done_with_all_its_figures() -> None:
     ]
 
 
-def test_a_group_is_not_done_before_its_commit() -> None:
-    assert decisions_of(REWRITTEN, 0.0) == []
-    assert (
-        decisions_of(
-            RunCommitted(
-                run_id="r1",
-                table=TABLE,
-                snapshot_id=42,
-                groups=1,
-                files_in=6,
-                files_out=1,
-                bytes_in=600,
-                bytes_out=500,
-                plan_seconds=0,
-                rewrite_seconds=0,
-                commit_seconds=0,
-            ),
-            0.0,
-        )
-        == []
-    )
-
-
 def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> None:
-    (row,) = decisions_of(
-        GroupDropped(
-            run_id="r1",
-            table=TABLE,
-            key=KEY,
-            reason="conflict",
-            reaction="replan",
-            message="a delete came first",
-            plan=PLAN,
-        ),
-        5.0,
-    )
+    (row,) = decisions_of(DROPPED, 5.0)
     assert (row.decision, row.reason, row.why, row.run_id) == ("dropped", "conflict", "a delete came first", "r1")
     assert (row.partition, row.spec_id, row.engine) == ("day=2024-01-15, id_bucket=7", 3, "splice")
     assert (row.files_in, row.bytes_in, row.files_out, row.planned_snapshot_id) == (6, 600, None, 41)
     assert row.committed_snapshot_id is None
+    (row,) = decisions_of(replace(DROPPED, plan=replace(PLAN, partition={})), 0.0)
+    assert (row.partition, row.partition_json) == ("(unpartitioned)", "{}")
 
 
 @pytest.mark.parametrize(
-    ("event", "decision", "reason", "why", "run_id"),
+    ("event", "told"),
     [
+        (FAILED, ("dropped", "conflict", "commit: x", "r1")),
+        (replace(FAILED, run_id=""), ("skipped", "conflict", "x", None)),
         (
-            RunFailed(run_id="r1", table=TABLE, stage="commit", reason="conflict", reaction="replan", message="x"),
-            "dropped",
-            "conflict",
-            "commit: x",
-            "r1",
+            replace(FAILED, message="x" * 100_000),
+            ("dropped", "conflict", f"commit: {'x' * LONGEST_WHY}"[:LONGEST_WHY], "r1"),
         ),
-        (
-            RunFailed(run_id="", table=TABLE, stage="plan", reason="table_unreadable", reaction="retry", message="x"),
-            "skipped",
-            "table_unreadable",
-            "x",
-            None,
-        ),
-        (RunSkipped(TABLE, "switched_off"), "skipped", "switched_off", "", None),
-        (PartitionsSkipped(TABLE, 9, "not_acted_on"), "skipped", "not_acted_on", "", None),
+        (RunSkipped(TABLE, "switched_off"), ("skipped", "switched_off", "", None)),
+        (PartitionsSkipped(TABLE, 9, "not_acted_on"), ("skipped", "not_acted_on", "", None)),
         (
             ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5),
-            "done",
-            "manifests",
-            "120 manifests became 3",
-            "r2",
+            ("done", "manifests", "120 manifests became 3", "r2"),
         ),
         (
             EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, files=7, bytes_read=4096, seconds=2.5),
-            "done",
-            "equality_deletes",
-            "4 equality delete files became positions of 90 rows",
-            "r3",
+            ("done", "equality_deletes", "4 equality delete files became positions of 90 rows", "r3"),
         ),
     ],
 )
-def test_a_decision_about_a_whole_table_names_no_partition(
-    event: Event, decision: str, reason: str, why: str, run_id: str | None
-) -> None:
+def test_a_decision_about_a_whole_table_names_no_partition(event: Event, told: tuple[str | None, ...]) -> None:
     (row,) = decisions_of(event, 5.0)
-    assert (row.decision, row.reason, row.why, row.run_id) == (decision, reason, why, run_id)
+    assert (row.decision, row.reason, row.why, row.run_id) == told
     assert (row.at, row.table, row.partition, row.partition_json, row.spec_id) == (5.0, TABLE, None, None, None)
-
-
-def test_an_error_of_pages_is_cut() -> None:
-    (row,) = decisions_of(
-        RunFailed(
-            run_id="r1", table=TABLE, stage="commit", reason="conflict", reaction="replan", message="x" * 100_000
-        ),
-        5.0,
-    )
-    assert len(row.why) == LONGEST_WHY
 
 
 def test_each_partition_left_alone_is_a_row() -> None:
     skipped = tuple(
-        SkippedPartition(
-            key=PartitionKey(0, f"[{value}]"),
-            partition={"p": value},
-            why=f"{value} small files",
-            files=value,
-            bytes=value * 10,
-        )
+        SkippedPartition(PartitionKey(0, f"[{value}]"), {"p": value}, f"{value} small files", value, value * 10)
         for value in (1, 2)
     )
     rows = decisions_of(PartitionsSkipped(table=TABLE, snapshot_id=9, reason="not_due", partitions=skipped), 5.0)
@@ -204,23 +143,6 @@ def test_each_partition_left_alone_is_a_row() -> None:
         ("p=2", "2 small files", 2, 20),
     ]
     assert {(row.decision, row.reason, row.planned_snapshot_id) for row in rows} == {("skipped", "not_due", 9)}
-
-
-def test_an_unpartitioned_table_is_one_partition() -> None:
-    plan = replace(PLAN, partition={})
-    (row,) = decisions_of(
-        GroupDropped(
-            run_id="r1",
-            table=TABLE,
-            key=PartitionKey(0, "[]"),
-            reason="conflict",
-            reaction="replan",
-            message="x",
-            plan=plan,
-        ),
-        0.0,
-    )
-    assert (row.partition, row.partition_json) == ("(unpartitioned)", "{}")
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
@@ -237,24 +159,21 @@ def skipped(
     return Decision(at, TABLE, "skipped", reason, why, spec_id=0, partition_json=partition)
 
 
-def test_the_same_reason_is_told_once_in_its_time_whatever_its_figures() -> None:
-    repeats = RepeatFilter(repeat_seconds=100.0)
-    assert repeats.is_new(skipped("3 small files", at=0))
-    assert not repeats.is_new(skipped("4 small files", at=99))
-    assert repeats.is_new(skipped("5 small files", at=100))
-    assert not repeats.is_new(skipped("5 small files", at=199))
-
-
-def test_a_reason_from_before_the_clock_was_set_back_is_recorded_again() -> None:
-    repeats = RepeatFilter(repeat_seconds=100.0)
-    assert repeats.is_new(skipped(at=10_000))
-    assert not repeats.is_new(skipped(at=9_999))
-    assert repeats.is_new(skipped(at=50))
-    assert not repeats.is_new(skipped(at=149))
+@pytest.mark.parametrize(
+    "told",
+    [
+        [(0, 3, True), (REPEAT_SECONDS - 1, 4, False), (REPEAT_SECONDS, 5, True), (2 * REPEAT_SECONDS - 1, 5, False)],
+        # the clock is set back
+        [(9e9, 3, True), (9e9 - 1, 3, False), (50, 3, True), (50 + REPEAT_SECONDS - 1, 3, False)],
+    ],
+)
+def test_the_same_reason_is_recorded_once_a_day_whatever_its_figures(told: list[tuple[float, int, bool]]) -> None:
+    repeats = RepeatFilter()
+    assert [repeats.is_new(skipped(f"{files} small files", at)) for at, files, _ in told] == [new for *_, new in told]
 
 
 def test_another_reason_or_partition_is_news_and_going_back_and_forth_is_not() -> None:
-    repeats = RepeatFilter(repeat_seconds=100.0)
+    repeats = RepeatFilter()
     assert repeats.is_new(skipped())
     assert repeats.is_new(skipped(partition='{"p": 2}'))
     assert repeats.is_new(skipped("a commit less than 60 s ago"))
@@ -265,13 +184,13 @@ def test_another_reason_or_partition_is_news_and_going_back_and_forth_is_not() -
 
 
 def test_what_was_done_or_dropped_is_always_news() -> None:
-    repeats = RepeatFilter(repeat_seconds=100.0)
+    repeats = RepeatFilter()
     for decision in ("done", "dropped"):
         assert all(repeats.is_new(replace(skipped(), decision=decision)) for _ in range(3))
 
 
 def test_only_so_much_is_remembered_the_oldest_goes() -> None:
-    repeats = RepeatFilter(repeat_seconds=100.0, most=2)
+    repeats = RepeatFilter(most=2)
     for partition in "abc":
         assert repeats.is_new(skipped(partition=partition))
     assert not repeats.is_new(skipped(partition="c"))

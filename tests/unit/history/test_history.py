@@ -14,18 +14,21 @@ from compactor.events import Event, HistoryWritten, LedgerUpdated, RunSkipped
 from compactor.history.appender import Batches, History
 from compactor.history.decisions import Decision
 from compactor.patience.backoff import LATER
-from compactor.settings.history import HistorySettings
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 
 TABLE = TableName("lake", ("db",), "t")
 KEPT_IN = TableName("lake", ("ops",), "history")
-SETTINGS = HistorySettings(table="ops.history", batch_rows=3, batch_seconds=60, buffer_rows=10)
+SECONDS, ROWS, MOST = 60.0, 3, 10
 PATIENCE = 30.0
 
 
 def rows(*moments: float) -> list[Decision]:
     return [Decision(at, TABLE, "done", "due") for at in moments]
+
+
+def few() -> Batches:
+    return Batches(SECONDS, ROWS, MOST)
 
 
 def moments(decisions: Sequence[Decision]) -> list[float]:
@@ -36,7 +39,7 @@ def moments(decisions: Sequence[Decision]) -> list[float]:
 
 
 def test_a_batch_is_due_by_rows_or_by_the_age_of_its_oldest_row() -> None:
-    batches = Batches(SETTINGS)
+    batches = few()
     assert batches.due_in(0.0) is None
     batches.add(rows(100.0, 130.0))
     assert batches.due_in(130.0) == 30.0
@@ -46,11 +49,11 @@ def test_a_batch_is_due_by_rows_or_by_the_age_of_its_oldest_row() -> None:
 
 
 def test_rows_from_before_the_clock_was_set_back_wait_no_longer_than_others() -> None:
-    batches, day = Batches(SETTINGS), 86_400.0
+    batches, day = few(), 86_400.0
     batches.add(rows(day))
-    assert batches.due_in(100.0) == SETTINGS.batch_seconds
+    assert batches.due_in(100.0) == SECONDS
     batches.add(rows(130.0))
-    assert batches.due_in(130.0) == SETTINGS.batch_seconds - 30.0
+    assert batches.due_in(130.0) == SECONDS - 30.0
     assert batches.due_in(160.0) == 0.0
     batch = batches.take()
     assert moments(batch[1]) == [day, 130.0]
@@ -59,11 +62,11 @@ def test_rows_from_before_the_clock_was_set_back_wait_no_longer_than_others() ->
     assert batches.due_in(160.0 + LATER.first_seconds) == 0.0
     batches.appended()
     batches.add(rows(200.0))
-    assert batches.due_in(200.0) == SETTINGS.batch_seconds
+    assert batches.due_in(200.0) == SECONDS
 
 
 def test_a_batch_holds_no_more_rows_than_it_may_and_takes_the_oldest() -> None:
-    batches = Batches(SETTINGS)
+    batches = few()
     batches.add(rows(1, 2, 3, 4))
     batch_id, taken = batches.take()
     assert moments(taken) == [1, 2, 3]
@@ -74,7 +77,7 @@ def test_a_batch_holds_no_more_rows_than_it_may_and_takes_the_oldest() -> None:
 
 
 def test_a_failed_batch_comes_again_as_it_was_after_a_pause_that_grows() -> None:
-    batches = Batches(SETTINGS)
+    batches = few()
     batches.add(rows(1, 2))
     batch, now, pauses = batches.take(), 100.0, []
     for _ in range(9):
@@ -94,12 +97,12 @@ def test_a_failed_batch_comes_again_as_it_was_after_a_pause_that_grows() -> None
 
 
 def test_memory_is_bounded_and_the_oldest_rows_go_but_not_those_on_their_way() -> None:
-    batches = Batches(SETTINGS)
+    batches = few()
     batches.add(rows(1, 2, 3))
     batches.failed(batches.take(), 0.0)
     assert batches.add(rows(*range(10, 17))) == 0
     assert batches.add(rows(*range(17, 22))) == 5
-    assert len(batches) == SETTINGS.buffer_rows
+    assert len(batches) == MOST
     assert moments(batches.take()[1]) == [1, 2, 3]
     batches.appended()
     assert moments(batches.take()[1]) == [15, 16, 17]
@@ -159,7 +162,7 @@ def skip(number: int, table: TableName = TABLE) -> RunSkipped:
 
 def test_what_was_told_is_appended_at_the_end_in_batches() -> None:
     shelf, told = Shelf(), Told()
-    history = History(shelf, SETTINGS, told, clock=lambda: 0.0)
+    history = History(shelf, few(), told, clock=lambda: 0.0)
     for number in range(5):
         history(skip(number))
     history(LedgerUpdated(TABLE, 1))
@@ -172,18 +175,18 @@ def test_what_was_told_is_appended_at_the_end_in_batches() -> None:
 
 def test_a_full_batch_does_not_wait_for_its_time() -> None:
     shelf, told = Shelf(), Told()
-    history = History(shelf, SETTINGS, told, clock=lambda: 0.0)
+    history = History(shelf, few(), told, clock=lambda: 0.0)
     history.start()
-    for number in range(SETTINGS.batch_rows):
+    for number in range(ROWS):
         history(skip(number))
-    told.wait(lambda events: sum(event.rows for event in events) == SETTINGS.batch_rows)
+    told.wait(lambda events: sum(event.rows for event in events) == ROWS)
     history.stop(PATIENCE)
 
 
 def test_what_is_decided_about_the_history_itself_is_no_part_of_it() -> None:
     """Else its own rewrite is a row, the row a file, the file debt, the debt a rewrite."""
     shelf, told = Shelf(), Told()
-    history = History(shelf, SETTINGS, told)
+    history = History(shelf, few(), told)
     history.start()
     history(skip(1, KEPT_IN))
     history.stop(PATIENCE)
@@ -193,7 +196,7 @@ def test_what_is_decided_about_the_history_itself_is_no_part_of_it() -> None:
 def test_a_failed_append_is_told_and_tried_again_with_the_same_id() -> None:
     hours = count(step=3600)  # every look at the clock is an hour later
     shelf, told = Shelf(failures=2), Told()
-    history = History(shelf, SETTINGS, told, clock=lambda: next(hours))
+    history = History(shelf, few(), told, clock=lambda: next(hours))
     history.start()
     history(skip(1))
     told.wait(lambda events: any(event.rows for event in events))
@@ -205,7 +208,7 @@ def test_a_failed_append_is_told_and_tried_again_with_the_same_id() -> None:
 
 def test_what_cannot_be_written_at_the_end_is_counted_as_lost() -> None:
     shelf, told = Shelf(failures=99), Told()
-    history = History(shelf, SETTINGS, told, clock=lambda: 0.0)
+    history = History(shelf, few(), told, clock=lambda: 0.0)
     history.start()
     for number in range(2):
         history(skip(number))
@@ -217,7 +220,7 @@ def test_nobody_waits_for_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one hangs, events are taken; of too many the oldest are lost and counted."""
     monkeypatch.setattr("compactor.history.appender.MOST_EVENTS", 4)
     shelf, told = Shelf(), Told()
-    history = History(shelf, HistorySettings(table="ops.history", batch_rows=1), told)
+    history = History(shelf, Batches(SECONDS, rows=1), told)
     history.start()
     shelf.leave.clear()
     history(skip(0))
@@ -232,9 +235,9 @@ def test_nobody_waits_for_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_that_is_no_history_is_refused_and_one_that_does_not_answer_is_not() -> None:
     with pytest.raises(InputError):
-        History(Shelf(refusal=InputError("no history")), SETTINGS, Told()).start()
+        History(Shelf(refusal=InputError("no history")), few(), Told()).start()
     shelf = Shelf(refusal=RetryError("no answer"))
-    history = History(shelf, SETTINGS, Told())
+    history = History(shelf, few(), Told())
     history.start()
     history(skip(1))
     history.stop(PATIENCE)

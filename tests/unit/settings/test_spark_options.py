@@ -11,7 +11,7 @@ from compactor.commit.snapshots import CommitSummary
 from compactor.errors import InputError
 from compactor.settings.policy import PolicyValues
 from compactor.settings.spark_options import OPTIONS, RunOptions, run_options
-from compactor.settings.tree import Settings
+from compactor.settings.tree import Settings, load_settings
 from compactor.spark.java import SPARK_JARS, fetch_jars, java_home
 from deploy.generate.spark_options_page import spark_options_page
 
@@ -72,11 +72,11 @@ def test_where_no_delete_file_is_needed_everything_is_rewritten_as_in_spark(zero
     assert run_options([f"delete-file-threshold={zero}"]).rewrite_all
 
 
-def test_properties_of_snapshots_are_named_as_in_spark_and_added_to_the_settings() -> None:
+def test_properties_of_snapshots_are_named_as_in_spark_and_added_to_the_settings(tmp_path: Path) -> None:
     options = run_options(["snapshot-property.ticket=OPS-7", "snapshot-property.by=me", "snapshot-property.by=you"])
-    settings = Settings.model_validate(
-        {"catalogs": {"lake": {}}, "commit": {"snapshot_properties": {"team": "ingest", "by": "all"}}}
-    )
+    path = tmp_path / "firnline.yaml"
+    path.write_text("catalogs: {lake: {type: rest, uri: http://c}}\ncommit: {snapshot_properties: {team: ingest}}\n")
+    settings = load_settings(path, {"FIRNLINE_COMMIT__SNAPSHOT_PROPERTIES__BY": "all"})
     own = options.settings(settings).commit.snapshot_properties
     assert own == {"team": "ingest", "ticket": "OPS-7", "by": "you"}
     assert run_options([]).settings(settings).commit.snapshot_properties == {"team": "ingest", "by": "all"}
