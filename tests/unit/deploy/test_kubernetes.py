@@ -110,24 +110,6 @@ def test_every_object_is_valid(overlay: str) -> None:
         assert thing["metadata"]["namespace"] == "firnline", name_of(thing)
 
 
-def test_the_check_refuses_what_is_wrong() -> None:
-    service = yaml.safe_load((FOLDER / "base" / "service.yaml").read_text())
-    check(service)
-    with pytest.raises(kubernetes_validate.ValidationError):
-        check({**service, "spec": {**service["spec"], "port": 80}})
-    monitor = yaml.safe_load((FOLDER / "components" / "monitoring" / "pod-monitor.yaml").read_text())
-    check(monitor)
-    with pytest.raises(AssertionError):
-        check({**monitor, "spec": {**monitor["spec"], "endpoints": []}})
-
-
-@needs_kubectl
-@pytest.mark.parametrize("overlay", SINGLE)
-def test_one_replica_that_is_stopped_before_the_next_starts(overlay: str) -> None:
-    spec = only(overlay, "Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-
-
 @needs_kubectl
 def test_several_services_have_a_number_and_a_volume_each() -> None:
     spec = workload(SEVERAL)["spec"]

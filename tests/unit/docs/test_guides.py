@@ -31,10 +31,6 @@ FRAGMENTS = {f"{path.stem}-{number}": text for path in WRITERS for number, text 
 CATALOGS = "catalogs: {lake: {type: rest, uri: 'http://catalog:8181'}, attic: {type: rest, uri: 'http://other:8181'}}\n"
 
 
-def test_there_are_settings_to_look_at() -> None:
-    assert len(SETTINGS) >= 14
-
-
 @pytest.mark.parametrize("block", SETTINGS)
 def test_settings_are_accepted(block: str, tmp_path: Path) -> None:
     """As `firnline check-config` does, and then what the start of Spark would do with them."""

@@ -44,10 +44,6 @@ def test_every_property_has_a_row() -> None:
     assert {row.removesuffix("*") for row in rows} == known() - {"firnline."}
 
 
-def test_the_class_is_where_the_pages_say() -> None:
-    assert (JAVA / f"{IMPL.rpartition('.')[2]}.java").exists()
-
-
 def test_the_commit_event_from_python_is_understood(tmp_path: Path) -> None:
     catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
     catalog.create_namespace("db")

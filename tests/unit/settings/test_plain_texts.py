@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from compactor.errors import InputError
-from compactor.settings.tree import Settings, load_settings, load_with_sources
-from streaming.commands.settings_report import settings_yaml
+from compactor.settings.tree import Settings, load_settings
 
 CATALOG = "catalogs: {lake: {type: rest, uri: http://c}}\n"
 AS_WRITTEN = [
@@ -66,29 +65,9 @@ def test_a_property_that_is_used_again_or_merged_is_the_text_that_the_file_has(t
     assert (settings.policy.growth, settings.kafka.options) == (6.5, {"x.y": "6.50"})
 
 
-@pytest.mark.parametrize("value", AS_WRITTEN)
-def test_what_check_config_prints_has_the_same_text(value: str, tmp_path: Path) -> None:
-    (tmp_path / "given.yaml").write_text(f"{CATALOG}spark: {{conf: {{spark.a: {value}}}}}\n")
-    printed = settings_yaml(load_with_sources(tmp_path / "given.yaml", {}))
-    assert read(tmp_path, printed).spark.conf == {"spark.a": value}
-
-
 def test_a_boolean_setting_may_be_yes_or_no(tmp_path: Path) -> None:
     settings = read(tmp_path, f"{CATALOG}manifests: {{rewrite: no}}\nhttp: {{basic_auth: {{}}, accept_events: off}}")
     assert (settings.manifests.rewrite, settings.http.accept_events) == (False, False)
-
-
-@pytest.mark.parametrize("value", ["", "~", "null", "Null"])
-def test_a_property_without_a_value_is_refused(value: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, f"{CATALOG}spark:\n  conf:\n    spark.a: {value}\n")
-    assert "spark.conf.spark.a: no value is not allowed; write one text, or remove the key (line 4)" in said
-
-
-@pytest.mark.parametrize("value", ["1:30:00", "0x1F", "0b101", "0o17", "1e3"])
-def test_elsewhere_a_number_that_is_not_decimal_is_refused(value: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, f"{CATALOG}policy:\n  min_input_files: {value}\n")
-    assert f"policy.min_input_files: '{value}' is not allowed; allowed: a whole number" in said
-    assert said.endswith("(line 3)")
 
 
 def test_a_key_may_look_like_a_number(tmp_path: Path) -> None:
@@ -108,12 +87,6 @@ def test_the_parts_of_a_secret_that_looks_like_a_map_are_not_shown(tmp_path: Pat
 )
 def test_a_decimal_number_is_a_number(value: str, number: float, tmp_path: Path) -> None:
     assert read(tmp_path, f"{CATALOG}policy: {{growth: {value}}}").policy.growth == number
-
-
-@pytest.mark.parametrize("value", ["!!binary aGVsbG8=", "!!timestamp 2024-01-01", "!!set {a}", "!!int 5", "!odd x"])
-def test_a_tag_is_refused(value: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, f"catalogs: {{lake: {{type: rest, uri: http://c, token: {value}}}}}")
-    assert said.endswith("has at catalogs.lake.token (line 1) a tag: a value that begins with ! must be in quotes")
 
 
 JSON_TEXTS = {"a": "1.10", "b": "5", "c": "1E400", "d": "true", "e": "-0"}

@@ -7,43 +7,11 @@ from pathlib import Path
 import pytest
 
 from compactor.errors import InputError
-from compactor.settings.allowed import allowed
 from compactor.settings.environment import variable_of
-from compactor.settings.hooks import HookSettings
 from compactor.settings.origins import dotted
-from compactor.settings.section import Section
 from compactor.settings.tree import Settings, load_settings, load_with_sources
 
 CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest", "FIRNLINE_CATALOGS__LAKE__URI": "http://c"}
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("policy.target_file_size", "bytes, at least 1; or `table`"),
-        ("policy.min_file_size", "bytes, at least 0; or null"),
-        ("policy.min_file_size_ratio", "a number, above 0 and at most 1"),
-        ("policy.min_input_files", "a whole number, at least 1"),
-        ("policy.strategy", "`tiered` or `threshold`"),
-        ("policy.tables", "a map"),
-        ("policy.prune_files", "true or false"),
-        ("service.sweep_seconds", "seconds, above 0 and at most 86,400"),
-        ("tables.include", "a list, each item a table name or glob"),
-        ("kafka.bootstrap_servers", "addresses host:port, separated by commas; or empty"),
-        ("history.table", "text"),
-    ],
-)
-def test_what_is_allowed_is_said_from_the_type(key: str, text: str) -> None:
-    section, name = key.split(".")
-    kind = Settings.model_fields[section].annotation
-    assert isinstance(kind, type)
-    assert issubclass(kind, Section)
-    assert allowed(kind.model_fields[name], examples=False) == text
-
-
-def test_an_example_follows() -> None:
-    assert allowed(HookSettings.model_fields["timeout_seconds"]).endswith("(or with a unit: 30s, 10min, 1h)")
-    assert allowed(HookSettings.model_fields["tables"]).endswith(', e.g. ["db.*"]')
 
 
 def said(text: str, folder: Path, **environment: str) -> list[str]:
@@ -70,36 +38,6 @@ def test_a_variable_that_replaces_a_wrong_value_of_the_file_repairs_it(tmp_path:
     assert (settings.policy.growth, settings.catalogs["lake"]["token"]) == (4, "t")
 
 
-def test_an_empty_section_of_the_file_may_be_filled_by_variables(tmp_path: Path) -> None:
-    file = tmp_path / "firnline.yaml"
-    file.write_text("catalogs: {lake: {type: rest, uri: http://c}}\nkafka:\n")
-    settings = load_settings(file, {"FIRNLINE_KAFKA__COMMIT_TOPIC": "commits"})
-    assert settings.kafka.commit_topic == "commits"
-
-
-def test_keys_may_be_merged_and_used_again(tmp_path: Path) -> None:
-    file = tmp_path / "firnline.yaml"
-    file.write_text(
-        "catalogs: {lake: {type: rest, uri: http://c}}\n"
-        "policy:\n  tables:\n    db.a: &hot {growth: 4, min_input_files: 3}\n    db.b: *hot\n"
-        "    db.c: {<<: *hot, growth: 2}\n"
-    )
-    tables = load_settings(file, {}).policy.tables
-    assert [(each.growth, each.min_input_files) for each in tables.values()] == [(4, 3), (4, 3), (2, 3)]
-
-
-def test_numbers_and_booleans_of_properties_become_text(tmp_path: Path) -> None:
-    file = tmp_path / "firnline.yaml"
-    file.write_text(
-        "catalogs: {lake: {type: rest, uri: http://c}}\n"
-        "spark: {conf: {spark.executor.cores: 4, spark.ui.enabled: true}}\n"
-        "kafka: {options: {request.timeout.ms: 1000}}\n"
-    )
-    settings = load_settings(file, {})
-    assert settings.spark.conf == {"spark.executor.cores": "4", "spark.ui.enabled": "true"}
-    assert settings.kafka.options == {"request.timeout.ms": "1000"}
-
-
 @pytest.mark.parametrize(
     ("key", "variable"),
     [
@@ -122,28 +60,23 @@ def test_a_variable_sets_the_key_that_it_is_named_for(key: tuple[str | int, ...]
         assert found.has(key), dotted(key)
 
 
-@pytest.mark.parametrize(
-    "checkpoint",
-    ["/var/lib/c", "file:/var/lib/c", "file:///var/lib/c", "hdfs:///c", "hdfs://n:8020/c", "s3://b/c", "gs://b/c", ""],
-)
-def test_a_checkpoint_may_lie_on_a_volume_or_a_file_system_of_spark(checkpoint: str) -> None:
-    settings = load_settings(None, {**CATALOG, "FIRNLINE_STATE__CHECKPOINT": checkpoint})
-    assert settings.state.checkpoint == checkpoint
+ACCEPTED = {
+    "state.checkpoint": [
+        "/var/lib/c", "file:/var/lib/c", "file:///var/lib/c", "hdfs:///c", "hdfs://n:8020/c", "s3://b/c", "gs://b/c", ""
+    ],
+    "spark.master": [
+        "local", "local[4]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn", "k8s://https://h:443",
+        "spark://host:7077", "spark://a:7077,b:7077",
+    ],
+    "kafka.bootstrap_servers": ["kafka:9092", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092", "SASL_SSL://k-1.x:9093"],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "master",
-    ["local", "local[4]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn", "k8s://https://h:443",
-     "spark://host:7077", "spark://a:7077,b:7077"],
-)  # fmt: skip
-def test_every_kind_of_spark_master_is_accepted(master: str) -> None:
-    assert load_settings(None, {**CATALOG, "FIRNLINE_SPARK__MASTER": master}).spark.master == master
-
-
-@pytest.mark.parametrize("brokers", ["kafka:9092", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092", "SASL_SSL://k-1.x:9093"])
-def test_every_spelling_of_brokers_is_accepted(brokers: str) -> None:
-    settings = load_settings(None, {**CATALOG, "FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": brokers})
-    assert settings.kafka.bootstrap_servers == brokers
+@pytest.mark.parametrize(("key", "text"), [(key, text) for key, texts in ACCEPTED.items() for text in texts])
+def test_every_spelling_of_an_address_is_accepted(key: str, text: str) -> None:
+    variable = "FIRNLINE_" + key.upper().replace(".", "__")
+    section, name = key.split(".")
+    assert getattr(getattr(load_settings(None, {**CATALOG, variable: text}), section), name) == text
 
 
 @pytest.mark.parametrize(

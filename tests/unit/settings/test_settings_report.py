@@ -44,14 +44,6 @@ def comments(text: str) -> dict[str, str]:
     return {row[0].strip().partition(": ")[0].rstrip(":"): row[-1] for row in rows}
 
 
-@pytest.mark.parametrize("environment", [{}, VARIABLES])
-def test_the_output_read_back_gives_the_same_text(tmp_path: Path, environment: dict[str, str]) -> None:
-    first = settings_yaml(load_with_sources(file_of(PLAIN, tmp_path), environment))
-    again = settings_yaml(load_with_sources(file_of(first, tmp_path), environment))
-    assert again == first
-    assert load_settings(file_of(first, tmp_path), environment) == load_settings(file_of(PLAIN, tmp_path), environment)
-
-
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\n", "\r", "\t", "\x0b", "\x1c", "\ufeff", "ß"])
 def test_a_character_that_ends_a_line_elsewhere_comes_back(character: str, tmp_path: Path) -> None:
     glob = f"db.a{character}b"

@@ -18,18 +18,6 @@ def test_a_property_goes_before_the_files_settings_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "strategy"),
-    [
-        ({"min_input_files": "3"}, "tiered"),
-        ({"strategy": "threshold"}, "threshold"),
-    ],
-)
-def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], strategy: str) -> None:
-    given = {f"firnline.policy.{key}": value for key, value in properties.items()}
-    assert PolicySettings().for_table(EVENTS, given).strategy == strategy
-
-
-@pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("firnline.policy.growth", "eight", "firnline.policy.growth='eight' is not used"),
@@ -65,7 +53,3 @@ def test_a_filter_of_a_table_that_cannot_be_read_is_no_filter_for_nothing() -> N
     given = {"firnline.policy.where": "day >="}
     assert PolicySettings().for_table(EVENTS, given).where == "day >="
     assert refused_properties(given) == ()
-
-
-def test_good_properties_and_those_of_others_are_not_refused() -> None:
-    assert refused_properties({"firnline.enabled": "TRUE", "firnline.policy.prune_files": "true", "owner": "x"}) == ()

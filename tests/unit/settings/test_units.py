@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from compactor.settings.section import Section
@@ -62,9 +60,3 @@ def test_times_are_seconds_or_have_a_unit(given_: Any, seconds: float) -> None:
 def test_anything_else_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Sample(**values)
-
-
-@given(st.integers(min_value=1, max_value=2**52))
-def test_every_size_reads_the_same_with_and_without_its_unit(size: int) -> None:
-    assert Sample(size=f"{size}B").size == Sample(size=str(size)).size == size
-    assert Sample(size=f"{size}KiB").size == size * 1024
