@@ -18,7 +18,7 @@ from compactor.planning.budget import PART_BYTES, REQUESTS_PER_FILE
 from compactor.planning.policy import Policy, ThresholdPolicy
 from compactor.settings.policy import PolicyValues
 from compactor.settings.section import Section
-from compactor.whatif.simulation import Outcome, replay
+from compactor.whatif.simulation import Costs, Outcome, replay
 from compactor.whatif.table_history import Commit, arrivals
 
 DAY = 86_400.0
@@ -107,7 +107,7 @@ def as_it_was(commits: Sequence[Commit], sizes: FileSizes) -> Outcome:
     """The history as it was, with the rewrites of any compactor."""
     there: dict[PartitionKey, Counter[int]] = {}
     counts: list[int] = []
-    small = bytes_in = rewritten = rewrites = taken = made = 0
+    costs, small = Costs(), 0
     for commit in commits:
         known = 0
         for key, removed in commit.removed.items():
@@ -116,32 +116,19 @@ def as_it_was(commits: Sequence[Commit], sizes: FileSizes) -> Outcome:
                     there[key][size] -= 1
                     small -= sizes.is_small(size)
                     known += size
-                    taken += commit.rewrite
-        rewritten += known * commit.rewrite
-        rewrites += commit.rewrite and bool(known)
+                    costs.files_rewritten += commit.rewrite
+        costs.bytes_rewritten += known * commit.rewrite
+        costs.rewrites += commit.rewrite and bool(known)
         if commit.rewrite and not known:
             continue  # a rewrite of older files only
         for key, added in commit.added.items():
             there.setdefault(key, Counter()).update(added)
             small += sum(map(sizes.is_small, added))
-            made += len(added) * commit.rewrite
-            bytes_in += sum(added) * (not commit.rewrite)
+            costs.files_written += len(added) * commit.rewrite
+            costs.bytes_in += sum(added) * (not commit.rewrite)
         if commit.rewrite and counts:
             counts[-1] = small
         elif not commit.rewrite and commit.added:
             counts.append(small)
-    return Outcome(
-        arrivals=len(counts),
-        bytes_in=bytes_in,
-        bytes_rewritten=rewritten,
-        bytes_settled=0,
-        rewrites=rewrites,
-        files_rewritten=taken,
-        files_written=made,
-        most_rewrites=0,
-        mean_small_files=sum(counts) / len(counts) if counts else 0.0,
-        most_small_files=max(counts, default=0),
-        files=sum(sum(counter.values()) for counter in there.values()),
-        overlap=0.0,
-        small_files=tuple(counts),
-    )
+    files = sum(sum(counter.values()) for counter in there.values())
+    return Outcome(**vars(costs), files=files, small_files=tuple(counts))

@@ -34,12 +34,11 @@ class Arrival:
     upserts: bool = False
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one replay.
+@dataclass
+class Costs:
+    """What the rewrites of a history read and wrote.
 
     Attributes:
-        arrivals: Commits of the writer.
         bytes_in: Bytes that the writer wrote.
         bytes_rewritten: Bytes that rewrites read, without settling merges.
         bytes_settled: Bytes that settling merges read.
@@ -47,32 +46,58 @@ class Outcome:
         files_rewritten: Files that rewrites read.
         files_written: Files that rewrites wrote.
         most_rewrites: The largest number of rewrites of one byte, without settling merges.
-        mean_small_files: Small files in all buckets after the policy has acted, averaged over the commits.
-        most_small_files: The maximum of small files.
-        files: Files of any size at the end.
-        overlap: The average number of files of a bucket that hold rows of one commit; 1 if files do not overlap.
-        small_files: The number of small files after each arrival.
-        mean_delete_files: Live delete files in all buckets after the policy has acted, averaged over the commits.
-        most_delete_files: The largest number of delete files in one bucket.
         vain_rewrites: Rewrites of a bucket that did not reduce its data and delete files.
     """
 
-    arrivals: int
-    bytes_in: int
-    bytes_rewritten: int
-    bytes_settled: int
-    rewrites: int
-    files_rewritten: int
-    files_written: int
-    most_rewrites: int
-    mean_small_files: float
-    most_small_files: int
-    files: int
-    overlap: float
-    small_files: tuple[int, ...] = field(repr=False)
-    mean_delete_files: float = 0.0
-    most_delete_files: int = 0
+    bytes_in: int = 0
+    bytes_rewritten: int = 0
+    bytes_settled: int = 0
+    rewrites: int = 0
+    files_rewritten: int = 0
+    files_written: int = 0
+    most_rewrites: int = 0
     vain_rewrites: int = 0
+
+
+@dataclass
+class Outcome(Costs):
+    """The result of one replay.
+
+    Attributes:
+        files: Files of any size at the end.
+        overlap: The average number of files of a bucket that hold rows of one commit; 1 if files do not overlap.
+        small_files: The number of small files in all buckets after each commit, when the policy has acted.
+        delete_files: Live delete files of each bucket, after each commit that adds some.
+    """
+
+    files: int = 0
+    overlap: float = 0.0
+    small_files: tuple[int, ...] = field(default=(), repr=False)
+    delete_files: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def arrivals(self) -> int:
+        """Commits of the writer."""
+        return len(self.small_files)
+
+    @property
+    def mean_small_files(self) -> float:
+        """Averaged over the commits."""
+        return sum(self.small_files) / self.arrivals if self.small_files else 0.0
+
+    @property
+    def most_small_files(self) -> int:
+        return max(self.small_files, default=0)
+
+    @property
+    def mean_delete_files(self) -> float:
+        """In all buckets, averaged over the commits."""
+        return sum(map(sum, self.delete_files)) / self.arrivals if self.delete_files else 0.0
+
+    @property
+    def most_delete_files(self) -> int:
+        """In one bucket."""
+        return max(map(max, self.delete_files), default=0)
 
     @property
     def write_amplification(self) -> float:
@@ -97,20 +122,16 @@ class _File:
 class _Bucket:
     """The files of one bucket during a replay."""
 
-    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float) -> None:
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, costs: Costs) -> None:
+        """`costs`: of all buckets."""
         self._policy = policy
         self._is_small = is_small
         self._settle_after = settle_after
+        self._costs = costs
         self._serial = 0
         self.open: list[_File] = []
         self.done: list[_File] = []
-        self.rewritten = 0
-        self.settled = 0
-        self.most_rewrites = 0
         self.commits = 0
-        self.files_rewritten = 0
-        self.files_written = 0
-        self.vain_rewrites = 0
         self.deletes: list[FileEntry] = []
 
     def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
@@ -152,7 +173,7 @@ class _Bucket:
         if runs and self.deletes:
             oldest = min(file.live.entry.data_sequence_number for file in (*self.open, *self.done))
             self.deletes = [each for each in self.deletes if each.data_sequence_number > oldest]
-        self.vain_rewrites += bool(runs) and self._files >= before
+        self._costs.vain_rewrites += bool(runs) and self._files >= before
         return bool(runs)
 
     def _merge(self, files: Sequence[_File], now: float, *, settling: bool) -> None:
@@ -161,13 +182,13 @@ class _Bucket:
         self.open = [file for file in self.open if id(file) not in merged]
         self.done = [file for file in self.done if id(file) not in merged]
         rewrites = max(file.rewrites for file in files) + (not settling)
-        self.files_rewritten += len(files)
-        self.files_written += 1
+        self._costs.files_rewritten += len(files)
+        self._costs.files_written += 1
         if settling:
-            self.settled += size
+            self._costs.bytes_settled += size
         else:
-            self.rewritten += size
-            self.most_rewrites = max(self.most_rewrites, rewrites)
+            self._costs.bytes_rewritten += size
+            self._costs.most_rewrites = max(self._costs.most_rewrites, rewrites)
         self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites, now)
 
 
@@ -205,13 +226,12 @@ class _Replay:
         self._touched: dict[Hashable, None] = {}
         self._waiting: dict[float, dict[Hashable, float]] = {wait: {} for wait in waits}
         self.small_files = 0
-        self.bytes_in = 0
-        self.rewrites = 0
+        self.costs = Costs()
 
     def arrive(self, arrival: Arrival) -> None:
         self._first_sweep = arrival.at if self._first_sweep is None else self._first_sweep
         for key, sizes in arrival.files.items():
-            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small, self._settle_after))
+            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small, self._settle_after, self.costs))
             before = len(bucket.open)
             bucket.commits += 1
             for size in sizes:
@@ -219,7 +239,7 @@ class _Replay:
             if arrival.upserts:
                 bucket.delete()
             self.small_files += len(bucket.open) - before
-            self.bytes_in += sum(sizes)
+            self.costs.bytes_in += sum(sizes)
             self._touched[key] = None
             for waiting in self._waiting.values():
                 waiting.pop(key, None)
@@ -259,15 +279,13 @@ class _Replay:
                 del waiting[key]
             self._act(idle, wait, now)
 
-    def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> bool:
-        rewrites = self.rewrites
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> None:
         while keys:
             self.small_files -= sum(len(self.buckets[key].open) for key in keys)
             acted = [key for key in keys if self.buckets[key].act(idle_seconds, now)]
             self.small_files += sum(len(self.buckets[key].open) for key in keys)
-            self.rewrites += bool(acted)
+            self.costs.rewrites += bool(acted)
             keys = acted
-        return self.rewrites > rewrites
 
 
 def replay(
@@ -294,7 +312,7 @@ def replay(
     waits = sorted({skip_newer, max(settle_after, skip_newer)} - {0.0}) or [0.0]
     table = _Replay(policy, is_small, waits, sweep)
     counts: list[int] = []
-    deletes: list[list[int]] = []
+    deletes: list[tuple[int, ...]] = []
     for number, arrival in enumerate(arrivals, 1):
         table.sweep_until(arrival.at)
         table.arrive(arrival)
@@ -302,27 +320,16 @@ def replay(
             table.look(arrival.at)
         counts.append(table.small_files)
         if arrival.upserts:
-            deletes.append([len(bucket.deletes) for bucket in table.buckets.values()])
+            deletes.append(tuple(len(bucket.deletes) for bucket in table.buckets.values()))
     buckets = table.buckets.values()
     commits = sum(bucket.commits for bucket in buckets)
     spans = sum(file.last - file.first + 1 for bucket in buckets for file in (*bucket.done, *bucket.open))
     return Outcome(
-        arrivals=len(counts),
-        bytes_in=table.bytes_in,
-        bytes_rewritten=sum(bucket.rewritten for bucket in buckets),
-        bytes_settled=sum(bucket.settled for bucket in buckets),
-        rewrites=table.rewrites,
-        files_rewritten=sum(bucket.files_rewritten for bucket in buckets),
-        files_written=sum(bucket.files_written for bucket in buckets),
-        most_rewrites=max((bucket.most_rewrites for bucket in buckets), default=0),
-        mean_small_files=sum(counts) / len(counts) if counts else 0.0,
-        most_small_files=max(counts, default=0),
+        **vars(table.costs),
         files=sum(len(bucket.done) + len(bucket.open) for bucket in buckets),
         overlap=spans / commits if commits else 0.0,
         small_files=tuple(counts),
-        mean_delete_files=sum(map(sum, deletes)) / len(counts) if deletes else 0.0,
-        most_delete_files=max(map(max, deletes), default=0),
-        vain_rewrites=sum(bucket.vain_rewrites for bucket in buckets),
+        delete_files=tuple(deletes),
     )
 
 
