@@ -18,7 +18,6 @@ import pytest
 
 from compactor.errors import InputError
 from compactor.settings.http import HttpSettings
-from compactor.settings.tree import load_settings
 from metrics.http import http_access
 from metrics.http.http_access import NOBODY, BasicAuth, Certificate
 from metrics.http.http_connections import MOST_CONNECTIONS
@@ -141,17 +140,6 @@ def test_a_renewed_certificate_is_used_and_one_that_cannot_be_is_told_once_a_cha
     assert https(server, other.authority) == 200
 
 
-def test_files_that_come_back_unchanged_are_no_trouble(tmp_path: Path) -> None:
-    made = issue(tmp_path)
-    used = Certificate(str(made.certificate), str(made.key))
-    made.key.rename(tmp_path / "away")
-    assert used.context
-    assert used.trouble
-    (tmp_path / "away").rename(made.key)
-    assert used.context
-    assert used.trouble == ""
-
-
 def test_files_that_cannot_be_used_name_the_settings(tmp_path: Path, certificates: Certificates) -> None:
     other = issue(tmp_path / "other")
     encrypted = tmp_path / "encrypted.key"
@@ -270,24 +258,6 @@ def test_a_password_that_waits_too_long_is_asked_to_come_again(
 
 
 # Settings
-
-
-def test_a_password_in_clear_is_refused_and_not_repeated() -> None:
-    with pytest.raises(InputError, match=r"bcrypt.*htpasswd -nBC 10 me") as raised:
-        load_settings(
-            None,
-            {
-                "FIRNLINE_CATALOGS": '{"lake": {}}',
-                "FIRNLINE_HTTP__BASIC_AUTH": '{"me": "canary"}',
-            },
-        )
-    assert "canary" not in str(raised.value)
-
-
-def test_a_certificate_needs_a_key() -> None:
-    with pytest.raises(ValueError, match="together"):
-        HttpSettings(tls_certificate="/c.pem")
-    assert HttpSettings(tls_certificate="/c.pem", tls_key="/k.pem").tls_key
 
 
 def test_pages_are_for_this_machine_alone_by_default() -> None:

@@ -244,26 +244,9 @@ def test_signs_of_damage_are_shown_from_the_start_and_counted_at_the_first_one()
     assert {reason for reason, count in shown().items() if count} == {"commit_differs", "input_missing"}
 
 
-def test_a_hook_that_is_configured_is_shown_before_its_first_call():
-    """Prometheus sees the first failure only after a zero."""
-    registry = CollectorRegistry()
-    recorder = Recorder(registry)
-    recorder.hook_known("0-trino")
-    shown = [
-        registry.get_sample_value("firnline_hook_calls_total", {"hook": "0-trino", "result": result})
-        for result in ("told", "failed")
-    ]
-    assert shown == [0, 0]
-
-
 def test_the_history_counts_as_a_hook_that_fails_for_failed_appends_and_dropped_decisions():
     found = moved(HistoryWritten(rows=0, error="no answer"), HistoryWritten(rows=0, dropped=3))
     assert found == {'hook_calls_total{hook="history",result="failed"}': 2}
-
-
-def test_what_is_not_known_is_not_observed():
-    assert "event_to_compacted_seconds_count" not in moved(replace(COMMITTED, event_to_compacted_seconds=None))
-    assert moved(LedgerUpdated(TABLE, None)) == {}
 
 
 @pytest.mark.parametrize("seconds", [-0.2, math.nan, math.inf, -math.inf])
@@ -276,21 +259,6 @@ def test_clocks_that_disagree_cost_neither_the_event_nor_the_sum(seconds):
 def test_odd_reasons_share_one_series():
     odd = [RunSkipped(TABLE, f"table {number} is at s3://bucket/{number}") for number in range(50)]
     assert moved(*odd) == {'runs_skipped_total{reason="other"}': 50}
-
-
-def test_odd_label_values_are_bounded_in_every_event():
-    odd = "x" * 61
-    told = (
-        replace(REWRITTEN, engine=odd, reason=odd),
-        replace(FAILED, stage=odd, reason=odd, reaction=odd),
-        replace(LEDGER, recount_reason=odd),
-        replace(HEARD, by_source={odd: 1}),
-        replace(LOOKED, outcome=odd),
-        replace(ANSWERS, catalog=odd),
-        replace(DEAD, reason=odd),
-        replace(BATCH, query=odd),
-    )
-    assert odd not in "".join(moved(*told))
 
 
 @pytest.mark.parametrize("run_id", ["", "x" * 200])

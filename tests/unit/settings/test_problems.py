@@ -30,6 +30,19 @@ def test_every_problem_has_its_line_or_variable(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("pages", "problem"),
+    [
+        ("basic_auth: {me: canary}", "the value of me is not a bcrypt hash of cost 4 to 14; make one with `htpasswd"),
+        ("tls_certificate: /c.pem", "tls_certificate and tls_key must be set together"),
+    ],
+)
+def test_pages_need_hashed_passwords_and_a_key(pages: str, problem: str, tmp_path: Path) -> None:
+    (line,) = said(f"catalogs: {{lake: {{type: glue}}}}\nhttp: {{{pages}}}\n", tmp_path)
+    assert problem in line
+    assert "canary" not in line
+
+
 def test_a_variable_that_replaces_a_wrong_value_of_the_file_repairs_it(tmp_path: Path) -> None:
     file = tmp_path / "firnline.yaml"
     file.write_text("catalogs: {lake: {type: glue, token: '********'}}\npolicy: {growth: 0}\n")

@@ -15,6 +15,7 @@ from compactor.whatif.table_history import Commit
 MEBIBYTE = 1024 * 1024
 SIZES = FileSizes(512 * MEBIBYTE, 384 * MEBIBYTE)
 BUCKETS = [PartitionKey(0, f"[{bucket}]") for bucket in range(4)]
+WHOLE = [PartitionKey(0, "[]")]
 
 
 def commit(at: float, files: int, size: float, *, writer: Writer = UNKNOWN, rewrite: bool = False) -> Commit:
@@ -74,37 +75,32 @@ def test_writers_that_commit_at_the_same_time_are_one_round() -> None:
     assert "7 files become 1" in cause.remedy
 
 
-def test_a_batch_job_with_a_new_id_in_each_run_is_one_writer() -> None:
-    runs = [
-        commit(3600.0 * run + step, 1, MEBIBYTE, writer=spark(f"app-{run}")) for run in range(9) for step in (0, 60)
-    ]
-    found = arrivals_in(runs)
+def every(seconds: float, numbers: range, writer: str, files: int = 1, start: float = 0.0) -> list[Commit]:
+    return [commit(seconds * number + start, files, MEBIBYTE, writer=spark(writer)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("commits", "writers", "files"),
+    [
+        # a batch job has a new id in each run
+        ([one for run in range(9) for one in every(60, range(2), f"app-{run}", start=3600.0 * run)], 1, 1),
+        # a batch job beside a stream is a second writer only while it runs
+        (
+            every(60, range(240), "stream", 2)
+            + [one for hour in range(4) for one in every(1, range(1), f"app-{hour}", 2, 3600.0 * hour + 1)],
+            1,
+            2,
+        ),
+        # each has an interval of its own
+        (every(10, range(60), "often") + every(60, range(10), "rarely", start=5), 2, 1),
+        # a deployment overlaps the one before
+        (every(60, range(50), "old") + every(60, range(48, 98), "new", start=30), 1, 1),
+    ],
+)
+def test_writers_are_those_that_are_active_at_the_same_time(commits: list[Commit], writers: int, files: int) -> None:
+    found = arrivals_in(sorted(commits, key=lambda one: one.at))
     assert found is not None
-    assert (found.writers, found.files_per_bucket) == (1, 1)
-
-
-def test_a_batch_job_beside_a_stream_is_a_second_writer_only_while_it_runs() -> None:
-    stream = [commit(60.0 * minute, 2, MEBIBYTE, writer=spark("stream")) for minute in range(240)]
-    batches = [commit(3600.0 * hour + 1, 2, MEBIBYTE, writer=spark(f"app-{hour}")) for hour in range(4)]
-    found = arrivals_in(sorted(stream + batches, key=lambda one: one.at))
-    assert found is not None
-    assert (found.writers, found.files_per_commit, found.files_per_bucket, found.interval) == (1, 2, 2, 60.0)
-
-
-def test_writers_with_intervals_of_their_own_are_counted_both() -> None:
-    often = [commit(10.0 * number, 1, MEBIBYTE, writer=spark("often")) for number in range(60)]
-    rarely = [commit(60.0 * number + 5, 1, MEBIBYTE, writer=spark("rarely")) for number in range(10)]
-    found = arrivals_in(sorted(often + rarely, key=lambda one: one.at))
-    assert found is not None
-    assert (found.writers, found.files_per_bucket) == (2, 1)
-
-
-def test_a_deployment_that_overlaps_the_one_before_is_no_second_writer() -> None:
-    old = [commit(60.0 * minute, 1, MEBIBYTE, writer=spark("old")) for minute in range(50)]
-    new = [commit(60.0 * minute + 30, 1, MEBIBYTE, writer=spark("new")) for minute in range(48, 98)]
-    found = arrivals_in(sorted(old + new, key=lambda one: one.at))
-    assert found is not None
-    assert (found.writers, found.files_per_bucket) == (1, 1)
+    assert (found.writers, found.files_per_bucket) == (writers, files)
 
 
 def test_several_writers_of_several_tasks_have_both_causes() -> None:
@@ -128,34 +124,25 @@ def test_other_engines_beside_each_other_get_a_remedy_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "mode", "remedy"),
+    ("engine", "mode", "buckets", "remedy"),
     [
-        (WriterEngine.SPARK, "", "which means 'hash' in Spark: look for a job that overrides it"),
-        (WriterEngine.SPARK, "hash", "it is 'hash' now: look for a job that overrides it"),
-        (WriterEngine.FLINK, "", "write.distribution-mode = 'hash'; it is not set)"),
-        (WriterEngine.FLINK, "hash", "or that was started before it was set"),
-        (WriterEngine.CONNECT, "hash", "the sink ignores write.distribution-mode"),
+        (WriterEngine.SPARK, "", BUCKETS, "which means 'hash' in Spark: look for a job that overrides it"),
+        (WriterEngine.SPARK, "hash", BUCKETS, "it is 'hash' now: look for a job that overrides it"),
+        (WriterEngine.FLINK, "", BUCKETS, "write.distribution-mode = 'hash'; it is not set)"),
+        (WriterEngine.FLINK, "hash", BUCKETS, "or that was started before it was set"),
+        (WriterEngine.CONNECT, "hash", BUCKETS, "the sink ignores write.distribution-mode"),
+        (WriterEngine.SPARK, "none", WHOLE, "let fewer tasks write"),
+        (WriterEngine.FLINK, "none", WHOLE, "write-parallelism"),
+        (WriterEngine.CONNECT, "none", WHOLE, "lower tasks.max"),
     ],
 )
-def test_a_mode_that_is_set_already_is_no_remedy(engine: WriterEngine, mode: str, remedy: str) -> None:
-    found = arrivals_in([commit(60.0 * minute, 4, MEBIBYTE, writer=Writer(engine, "job")) for minute in range(9)])
-    assert found is not None
-    assert remedy in next(cause.remedy for cause in causes_of(found, SIZES, mode) if cause.name == "fan_out")
-
-
-@pytest.mark.parametrize(
-    ("engine", "remedy"),
-    [
-        (WriterEngine.SPARK, "let fewer tasks write"),
-        (WriterEngine.FLINK, "write-parallelism"),
-        (WriterEngine.CONNECT, "lower tasks.max"),
-    ],
-)
-def test_without_partitions_fewer_tasks_are_the_remedy(engine: WriterEngine, remedy: str) -> None:
-    added = {PartitionKey(0, "[]"): (MEBIBYTE,) * 4}
+def test_the_remedy_is_one_that_the_writer_does_not_have_yet(
+    engine: WriterEngine, mode: str, buckets: list[PartitionKey], remedy: str
+) -> None:
+    added = dict.fromkeys(buckets, (MEBIBYTE,) * 4)
     found = arrivals_in([Commit(60.0 * minute, False, Writer(engine, "job"), added, {}) for minute in range(9)])
     assert found is not None
-    assert remedy in next(cause.remedy for cause in causes_of(found, SIZES, "none") if cause.name == "fan_out")
+    assert remedy in next(cause.remedy for cause in causes_of(found, SIZES, mode) if cause.name == "fan_out")
 
 
 def test_partitions_that_never_hold_a_file_are_a_cause_of_their_own() -> None:
