@@ -60,8 +60,14 @@ def test_each_alert_has_its_section_of_the_runbook(alert: dict[str, Any]) -> Non
         assert len(text.strip()) > 20, part
 
 
-def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
-    assert set(re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
+def test_no_page_names_an_alert_or_a_metric_that_is_gone() -> None:
+    alerts = {alert["alert"] for alert in ALERTS}
+    assert set(re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)) == alerts
+    known = {metric.name for metric in CATALOGUE} | exported().keys() | {"firnline_history", "firnline_version"}
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        named = page.read_text()
+        assert set(re.findall(r"\bFirnline[A-Z]\w+", named)) <= alerts, page
+        assert {name.rstrip("_") for name in re.findall(r"\bfirnline_[a-z0-9_]+", named)} <= known, page
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
