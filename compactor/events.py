@@ -201,8 +201,7 @@ class RunWouldRewrite:
 class ManifestsRead:
     """Manifests that a plan or a recount needed: found in memory (`hits`), on disk, or read from the store (`misses`).
 
-    `prefetched`: read before a plan needed them. `foreseen`: prefetched manifests that a plan then used, each counted
-    once. `unusual`: manifests that only the slow reference decoder could read. `bytes_read`: from the store.
+    `unusual`: manifests that only the slow reference decoder could read. `bytes_read`: from the store.
     """
 
     table: TableName
@@ -211,8 +210,6 @@ class ManifestsRead:
     bytes_read: int
     seconds: float
     disk_hits: int = 0
-    prefetched: int = 0
-    foreseen: int = 0
     unusual: int = 0
 
 

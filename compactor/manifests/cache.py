@@ -49,7 +49,6 @@ class ManifestCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
-        self._prefetched: set[str] = set()
 
     def use_reader(self, reader: Reader) -> None:
         """Read missing manifests with `reader` from now on, e.g. on the executors of a cluster."""
@@ -74,13 +73,11 @@ class ManifestCache:
         table: TableView,
         manifests: Sequence[ManifestFile],
         *,
-        prefetch: bool = False,
         listener: Listener = ignore,
     ) -> list[EntryColumns]:
         """Entries of each manifest, in order; manifests that are not cached are read from the store.
 
-        `prefetch`: the read is ahead of a plan; counted separately, to measure the use of prefetching. `listener`:
-        called with the event of this read, beside the cache's own listener.
+        `listener`: called with the event of this read, beside the cache's own listener.
 
         Raises:
             RetryError: a manifest cannot be read.
@@ -97,7 +94,7 @@ class ManifestCache:
         bytes_read = sum(each.manifest.manifest_length for each in missing)
         if self._behind is not None and missing and bytes_read >= self._least_kept_bytes:
             self._behind.put({each.key: new[each.key] for each in missing})
-        foreseen = self._remember(used, new, prefetch=prefetch)
+        self._remember(new)
         event = ManifestsRead(
             table=table.name,
             hits=len(used),
@@ -105,8 +102,6 @@ class ManifestCache:
             misses=len(missing),
             bytes_read=bytes_read,
             seconds=time.monotonic() - started,
-            prefetched=len(new) if prefetch else 0,
-            foreseen=foreseen,
             unusual=unusual,
         )
         self._listener(event)
@@ -130,18 +125,13 @@ class ManifestCache:
         found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
         return {key: entries for key, entries in found.items() if entries is not None}
 
-    def _remember(self, used: Mapping[str, EntryColumns], new: Mapping[str, EntryColumns], *, prefetch: bool) -> int:
-        """Keep new entries; return how many of the used entries had been prefetched, each counted once."""
+    def _remember(self, new: Mapping[str, EntryColumns]) -> None:
+        """Keep new entries."""
         with self._lock:
-            foreseen = 0 if prefetch else len(self._prefetched & used.keys())
-            self._prefetched.difference_update(() if prefetch else used)
-            self._prefetched.update(new if prefetch else ())
             for key, entries in new.items():
                 if key not in self._entries:
                     self._entries[key] = entries
                     self._bytes += entries.weight
             while self._bytes > self._limit and self._entries:
-                key, evicted = self._entries.popitem(last=False)
-                self._prefetched.discard(key)
+                _, evicted = self._entries.popitem(last=False)
                 self._bytes -= evicted.weight
-        return foreseen

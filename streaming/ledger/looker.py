@@ -176,7 +176,7 @@ class Looker:
 
     def _read_ahead(self, view: TableView) -> None:
         try:
-            self.plans.read(view, view.manifests(), prefetch=True)
+            self.plans.read(view, view.manifests())
         except FirnlineError as error:  # the next plan gets the same error and reports it
             LOG.debug("manifests of %s could not be read ahead: %s", view.name, error)
 

@@ -92,7 +92,6 @@ class SimulatedCache(ManifestCache):
         table: TableView,
         manifests: Sequence[ManifestFile],
         *,
-        prefetch: bool = False,  # noqa: ARG002 - as the cache's
         listener: Listener = ignore,  # noqa: ARG002 - as the cache's
     ) -> list[EntryColumns]:
         found = []

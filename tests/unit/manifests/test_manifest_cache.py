@@ -372,17 +372,6 @@ def test_a_manifest_that_is_gone_is_named(catalogs: Catalogs) -> None:
         read(ManifestCache(2**24), view, view.manifests())
 
 
-def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Catalogs) -> None:
-    reads = Reads()
-    cache = ManifestCache(2**24, reads)
-    view = append(catalogs, 2)
-    cache.read(view, view.manifests(), prefetch=True)
-    assert (reads[-1].prefetched, reads[-1].foreseen) == (2, 0)
-    for foreseen in (2, 0):
-        read(cache, view, view.manifests())
-        assert (reads.last, reads[-1].prefetched, reads[-1].foreseen) == ((2, 0, 0), 0, foreseen)
-
-
 def test_two_partitions_of_one_hash_are_not_mixed(catalogs: Catalogs) -> None:
     """A collision of 64 bits is unlikely, merging two partitions would be fatal: one of them is left alone instead."""
     view = append(catalogs)

@@ -103,9 +103,7 @@ COMMITTED = RunCommitted(
 )
 FAILED = RunFailed("r1", TABLE, stage="commit", reason="conflict", reaction="replan", message="someone was faster")
 WOULD = RunWouldRewrite(TABLE, groups=5, files=60, files_after=6, bytes=7_000)
-MANIFESTS = ManifestsRead(
-    TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125, disk_hits=3, prefetched=4, foreseen=5, unusual=6
-)
+MANIFESTS = ManifestsRead(TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125, disk_hits=3, unusual=6)
 LEDGER = LedgerUpdated(
     table=TABLE,
     snapshot_id=9,

@@ -360,10 +360,10 @@ def test_new_manifests_are_read_ahead_for_tables_that_were_planned(scene: Scene)
     scene.look()
     (read,) = scene.plan_reads
     assert isinstance(read, ManifestsRead)
-    assert (read.prefetched, read.foreseen) == (2, 0)
+    assert (read.hits, read.misses) == (0, 2)
     view = scene.catalogs.load(NAME)
     scene.plans.read(view, view.manifests())
-    assert [event.foreseen for event in scene.plan_reads if isinstance(event, ManifestsRead)] == [0, 2]
+    assert [event.hits for event in scene.plan_reads if isinstance(event, ManifestsRead)] == [0, 2]
 
 
 def test_manifests_that_cannot_be_read_ahead_are_no_obstacle(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
