@@ -253,14 +253,6 @@ class HttpEventAnswered:
 
 
 @dataclass(frozen=True)
-class LocationUnresolved:
-    """Events told of metadata files in a folder that belongs to no table of the catalogs. `source`: their decoder."""
-
-    source: str
-    folder: str
-
-
-@dataclass(frozen=True)
 class TableLooked:
     """The ledger looked at a table. `outcome`: counted, unchanged, counting, missing or unreadable."""
 
@@ -296,10 +288,9 @@ class DeadLettered:
 
 @dataclass(frozen=True)
 class BatchFinished:
-    """A micro-batch of the stream ended."""
+    """A micro-batch of the stream ended; without rows also: the query waits for events."""
 
     query: str
-    batch_id: int
     seconds: float
     input_rows: int
 
@@ -445,7 +436,6 @@ Event = (
     | EventsHeard
     | CommitUnannounced
     | HttpEventAnswered
-    | LocationUnresolved
     | TableLooked
     | LedgerUpdated
     | TableUnreadable

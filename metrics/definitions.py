@@ -164,7 +164,7 @@ SERVICE_READY = gauge(
     "firnline_service_ready",
     "1 if /readyz answers 200, else 0. The query of commit events is looked at about once a second.",
     "Open /readyz: its body names the failing part.",
-    read=lambda moment: moment.service.ready_for_scrape,
+    read=lambda moment: moment.service.ready,
 )
 ACTIVE = gauge(
     "firnline_active",

@@ -85,8 +85,8 @@ class ServiceView(Protocol):
     def health(self) -> Health: ...
 
     @property
-    def ready_for_scrape(self) -> bool:
-        """`health.ready`, without a call of Spark's JVM."""
+    def ready(self) -> bool:
+        """As `health` says."""
         ...
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compactor.commit.in_flight import InFlightRecords
-from compactor.commit.sweep import sweep
+from compactor.commit.sweep import GRACE_SECONDS, sweep
 from compactor.commit.table_search import TableSearch
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
@@ -104,22 +104,20 @@ class Rewriting:
     cluster: ClusterWatch
     search: TableSearch
 
-    def sweep(
-        self, now: float, grace_seconds: float, may_ask: Callable[[TableName], bool] = lambda _table: True
-    ) -> Mapping[TableName, int]:
-        """Delete outputs of ended runs that no snapshot references; returns how many, by table.
+    def sweep(self, now: float, may_ask: Callable[[TableName], bool] = lambda _table: True) -> None:
+        """Delete outputs of ended runs that no snapshot references.
 
-        `may_ask`: whether the table's catalog may be asked now.
+        `now`: seconds since the epoch. `may_ask`: whether the table's catalog may be asked now.
 
         Raises:
             OSError: the folder of the records cannot be read.
         """
-        return sweep(
+        sweep(
             self.records,
             self.catalogs,
             self.cache,
             now=now,
-            grace_seconds=grace_seconds,
+            grace_seconds=GRACE_SECONDS,
             confirm=self.rewriter.right.confirm,
             may_ask=may_ask,
             search=self.search,
@@ -137,7 +135,6 @@ def rewriting(
     checkpoint: str,
     beside_stream: bool,
     right: CommitRight = UNLIMITED,
-    clock: Callable[[], float] = time.time,
     current: WorkSettings | None = None,
     files: FileHolds | None = None,
 ) -> Rewriting:
@@ -152,7 +149,7 @@ def rewriting(
         return work.policy.for_table(table.name, table.properties).consecutive_replaces
 
     slots, cluster = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
-    records = in_flight_records(checkpoint, clock)
+    records = in_flight_records(checkpoint)
     rewriter = Rewriter(
         session,
         catalogs,
@@ -163,7 +160,6 @@ def rewriting(
         check_seconds=CHECK_SECONDS,
         commit=settings.commit,
         listener=listener,
-        clock=clock,
         right=right,
         locks=Locks(settings.locks),
         most_replaces=most_replaces,
@@ -183,20 +179,18 @@ def check_turn(settings: Settings, table: TableView) -> None:
     Turns(settings, ignore, time.time, Locks(settings.locks)).check(table, requested=True)
 
 
-def in_flight_records(checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
+def in_flight_records(checkpoint: str) -> InFlightRecords:
     """The in-flight records beside the checkpoint; without one, in the user's state folder."""
     folder = f"{checkpoint}/in-flight"
     if not checkpoint:
         folder = f"file://{user_folder('XDG_STATE_HOME', '.local/state')}/firnline/in-flight"
-    return InFlightRecords(folder, Owner.this_process(), LEASE_SECONDS, clock)
+    return InFlightRecords(folder, Owner.this_process(), LEASE_SECONDS, time.time)
 
 
-def history_of(
-    settings: Settings, catalogs: Catalogs, listener: Listener, clock: Callable[[], float] = time.time
-) -> History | None:
+def history_of(settings: Settings, catalogs: Catalogs, listener: Listener) -> History | None:
     """The history of decisions, not yet started; None where no table is named for it."""
     table = history_table(settings, catalogs)
-    return None if table is None else History(table, Batches(settings.history.batch_seconds), listener, clock)
+    return None if table is None else History(table, Batches(settings.history.batch_seconds), listener)
 
 
 def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None:

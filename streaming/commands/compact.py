@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from compactor.commit.in_flight import new_run_id
-from compactor.commit.sweep import GRACE_SECONDS
 from compactor.errors import InputError
 from compactor.events import RunSkipped, ignore
 from compactor.iceberg.tables import Catalogs
@@ -106,7 +105,7 @@ def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: Re
             settings, session, catalogs, cache, bus.publish, checkpoint=checkpoint, beside_stream=False, right=right
         )
         stack.callback(parts.cluster.stop)
-        parts.sweep(time.time(), GRACE_SECONDS)
+        parts.sweep(time.time())
 
         def enabled() -> bool:
             return table_switch(catalogs.load(name).properties) is not False

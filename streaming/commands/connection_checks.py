@@ -117,7 +117,8 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
     for number, hook in enumerate(settings.hooks):
         if hook.kind == "trino":
             name = hook_name(number, hook)
-            yield _tried(f"hook {name}", f"repair hooks[{number}] or what it needs on this host", _hook, hook, observe)
+            remedy = f"repair hooks[{number}] or what it needs on this host"
+            yield _tried(f"hook {name}", remedy, _hook, hook, settings.kafka, observe)
     yield _tried("in-flight folder", "make state.checkpoint writable", _in_flight, settings, observe)
     yield from _check_kafka(settings, observe=observe)
 
@@ -356,11 +357,11 @@ def _certificate(http: HttpSettings) -> str:
     return f"{http.tls_certificate} can be used"
 
 
-def _hook(hook: HookSettings, observe: bool) -> str:
+def _hook(hook: HookSettings, kafka: KafkaSettings, observe: bool) -> str:
     """Its client is installed, and its password is there. Its engine is not asked: each statement changes something."""
     if observe:
         raise NothingToTryError("not called: `run --observe` commits nothing")
-    make_hook(hook, lambda: None)
+    make_hook(hook, kafka)
     if hook.password_env and not os.environ.get(hook.password_env):
         raise InputError(
             f"the environment variable {hook.password_env}, which hooks[].password_env names, is not set",

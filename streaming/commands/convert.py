@@ -14,7 +14,6 @@ import click
 from rich.filesize import decimal
 
 from compactor.commit.in_flight import new_run_id
-from compactor.commit.sweep import GRACE_SECONDS
 from compactor.errors import InputError, ReplanError
 from compactor.iceberg.other_compactors import flink_converts, other_compactors, unlisted_before
 from compactor.iceberg.tables import Catalogs, TableView
@@ -131,7 +130,7 @@ def _run(
         parts = rewriting(
             settings, session, catalogs, cache, log_event, checkpoint=checkpoint, beside_stream=False, right=right
         )
-        parts.sweep(time.time(), GRACE_SECONDS)
+        parts.sweep(time.time())
         with progress_display(output) as progress:
             bar = progress.add_task("searching", total=None)
 

@@ -15,22 +15,24 @@ from compactor.errors import InputError
 from compactor.events import RunCommitted
 from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
+from compactor.settings.kafka import KafkaSettings
+from streaming.kafka.clients import producer
 
 Hook = Callable[[RunCommitted], None]
 USER = "firnline"  # of statements, if the address names none
 TRINO_PORTS = {"http": 8080, "https": 443}
 
 
-def make_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
-    """Make the hook that the settings describe. `producer`: makes one, for `kafka`.
+def make_hook(settings: HookSettings, kafka: KafkaSettings) -> Hook:
+    """Make the hook that the settings describe.
 
     Raises:
         InputError: the hook's client is not installed.
     """
-    return kafka_hook(settings, producer) if settings.kind == "kafka" else trino_hook(settings)
+    return kafka_hook(settings, kafka) if settings.kind == "kafka" else trino_hook(settings)
 
 
-def kafka_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
+def kafka_hook(settings: HookSettings, kafka: KafkaSettings) -> Hook:
     """Publish a `compacted` event on a Kafka topic and wait for the broker's acknowledgement.
 
     It connects with the first event: the service starts without a broker.
@@ -39,7 +41,7 @@ def kafka_hook(settings: HookSettings, producer: Callable[[], Any]) -> Hook:
 
     def send(committed: RunCommitted) -> None:
         key, value = compacted_event(committed)
-        connected().send(settings.topic, key=key, value=value).get(timeout=settings.timeout_seconds)
+        connected(kafka).send(settings.topic, key=key, value=value).get(timeout=settings.timeout_seconds)
 
     return send
 

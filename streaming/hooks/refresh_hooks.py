@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from compactor.events import HookFinished, Listener, RunCommitted
 from compactor.patience.backoff import LATER, Backoff
 from compactor.redaction import hide
 from compactor.settings.hooks import HookSettings
+from compactor.settings.kafka import KafkaSettings
 from compactor.table_queue import TableQueue
 from streaming.hooks.kinds import Hook, make_hook
 
@@ -32,14 +32,14 @@ class NamedHook:
     call: Hook
 
 
-def named_hooks(wanted: Sequence[HookSettings], producer: Callable[[], Any]) -> list[NamedHook]:
-    """Make the hooks that the settings describe, in their order. `producer`: as in `make_hook`.
+def named_hooks(wanted: Sequence[HookSettings], kafka: KafkaSettings) -> list[NamedHook]:
+    """Make the hooks that the settings describe, in their order.
 
     Raises:
         InputError: as `make_hook`.
     """
     return [
-        NamedHook(hook_name(number, each), each.tables, make_hook(each, producer)) for number, each in enumerate(wanted)
+        NamedHook(hook_name(number, each), each.tables, make_hook(each, kafka)) for number, each in enumerate(wanted)
     ]
 
 
@@ -49,17 +49,10 @@ def hook_name(number: int, settings: HookSettings) -> str:
 
 
 class RefreshHooks:
-    """Calls hooks in the background, each call with up to three attempts. `clock`: seconds."""
+    """Calls hooks in the background, each call with up to three attempts."""
 
-    def __init__(
-        self,
-        hooks: Sequence[NamedHook],
-        listener: Listener,
-        clock: Callable[[], float] = time.monotonic,
-        backoff: Backoff = LATER,
-    ) -> None:
+    def __init__(self, hooks: Sequence[NamedHook], listener: Listener, backoff: Backoff = LATER) -> None:
         self._listener = listener
-        self._clock = clock
         self._backoff = backoff
         self._stopped = threading.Event()
         self._lanes = [(hook, TableQueue[RunCommitted]()) for hook in hooks]
@@ -94,12 +87,12 @@ class RefreshHooks:
     def _work(self, hook: NamedHook, lane: TableQueue[RunCommitted]) -> None:
         while (taken := lane.take()) is not None:
             _, event = taken
-            started = self._clock()
+            started = time.monotonic()
             error = self._call(hook, event)
             if error is not None:
                 LOG.warning("refresh hook %s failed for table %s: %s", hook.name, event.table, error)
             self._listener(
-                HookFinished(hook=hook.name, table=event.table, seconds=self._clock() - started, error=error or "")
+                HookFinished(hook=hook.name, table=event.table, seconds=time.monotonic() - started, error=error or "")
             )
 
     def _call(self, hook: NamedHook, event: RunCommitted) -> str | None:

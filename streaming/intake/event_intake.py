@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -24,12 +25,14 @@ from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError, Retr
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
+from compactor.settings.kafka import KafkaSettings
 from compactor.table_names import TableName
 from metrics.http.http_answer import Answer
 from streaming.commit_events import canonical, commit_report
 from streaming.commit_events.decoder import BadEvent, LocationChanged, MalformedError, RawEvent, TableChanged
 from streaming.intake.event_sources import EventSources
 from streaming.intake.records import Named, Record, named
+from streaming.kafka.clients import producer
 from streaming.kafka.commit_topic import RecordKind, kind_of
 from streaming.logs.events import LOG
 
@@ -41,6 +44,8 @@ MOST_WAITING = 16
 """Requests at a time that wait for the broker; a further one is asked to come again."""
 ANSWER_SECONDS = 10.0
 """Of the broker; the sender of the request waits as long."""
+CONNECT_SECONDS = 1.0
+"""How long further senders wait for a connection that is being made."""
 CLOSE_SECONDS = 1.0
 """For what a producer that is closed still has to send."""
 LEVELS = "\x1f"
@@ -79,40 +84,40 @@ def is_events_path(path: str) -> bool:
     return place == EVENTS_PATH or _METRICS_PATH.fullmatch(place) is not None
 
 
-@dataclass(eq=False)
 class EventIntake:
-    """Takes the bodies of requests whose sender has logged in. Thread-safe.
+    """Takes the bodies of requests whose sender has logged in. Thread-safe. `connect`: see `producer`."""
 
-    `connect` makes a producer; it raises RetryError while no broker answers. `clock`: seconds since the epoch.
-    """
-
-    topic: str
-    sources: EventSources
-    connect: Callable[[], KafkaProducer]
-    clock: Callable[[], float]
-    listener: Listener = ignore
-    _producer: KafkaProducer | None = field(default=None, init=False)
-    _attempts: int = field(default=0, init=False)
-    _failure: RetryError | None = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING), init=False)
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        sources: EventSources,
+        listener: Listener = ignore,
+        connect: Callable[[KafkaSettings], KafkaProducer] = producer,
+    ) -> None:
+        self._kafka = kafka
+        self._sources = sources
+        self._listener = listener
+        self._connect = connect
+        self._producer: KafkaProducer | None = None
+        self._lock = threading.Lock()
+        self._waiting = threading.Semaphore(MOST_WAITING)
 
     def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """The response: 202 or 204 once the broker has the event."""
         place = path.partition("?")[0]
         report = _METRICS_PATH.fullmatch(place)
         result, answer = self._take_event(headers, body) if report is None else self._take_report(report, body)
-        self.listener(HttpEventAnswered(result))
+        self._listener(HttpEventAnswered(result))
         return answer
 
     def unread(self, status: HTTPStatus) -> None:
         """Count a request that was refused before its body was read."""
-        self.listener(HttpEventAnswered(UNREAD.get(status, Result.REFUSED)))
+        self._listener(HttpEventAnswered(UNREAD.get(status, Result.REFUSED)))
 
     def _take_event(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         kept = _cloud_events(headers)
-        event = RawEvent(None, body, kept, int(self.clock() * 1000))
-        parts = named(Record(event, len(body), self.topic, 0, 0), self.sources)
+        event = RawEvent(None, body, kept, int(time.time() * 1000))
+        parts = named(Record(event, len(body), self._kafka.commit_topic, 0, 0), self._sources)
         bad = [part for part in parts if isinstance(part, BadEvent)]
         if bad and len(bad) == len(parts):  # beside a usable part, a bad one becomes a dead letter
             return _refused(bad[0])
@@ -128,13 +133,13 @@ class EventIntake:
     def _take_report(self, path: re.Match[str], body: bytes) -> Outcome:
         """A report becomes a canonical event: its path names the table more exactly than its text."""
         try:
-            changed = commit_report.with_table(body, *_table_of(path), int(self.clock() * 1000))
+            changed = commit_report.with_table(body, *_table_of(path), int(time.time() * 1000))
         except MalformedError as malformed:
             return _refused(malformed.bad)
         nothing = Answer(b"", _JSON, HTTPStatus.NO_CONTENT)
         if changed is None:
             return Result.IGNORED, nothing
-        table = self.sources.table(changed)
+        table = self._sources.table(changed)
         if isinstance(table, BadEvent):
             return _refused(table)
         if table is None:
@@ -160,52 +165,40 @@ class EventIntake:
 
     def _send(self, key: bytes, value: bytes, headers: Headers) -> Outcome | None:
         """Write the event to the topic; what is answered if that fails."""
-        with self._place() as granted:
-            if not granted:
-                return _busy("too many requests wait for the broker")
-            try:
-                connected = self._connected()
-            except FirnlineError as error:
-                return _busy(str(error))
-            try:
-                connected.send(self.topic, key=key, value=value, headers=list(headers)).get(timeout=ANSWER_SECONDS)
-            except (MessageSizeTooLargeError, RecordListTooLargeError):
-                return _too_large(self.topic)
-            except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
-                LOG.warning("an event that came by HTTP could not be written to topic %s: %s", self.topic, error)
-                if not isinstance(error, RetriableError):
-                    self._drop(connected)
-                return _busy("the broker did not take the event")
+        if not self._waiting.acquire(blocking=False):
+            return _busy("too many requests wait for the broker")
+        topic, connected = self._kafka.commit_topic, None
+        try:
+            connected = self._connected()
+            connected.send(topic, key=key, value=value, headers=list(headers)).get(timeout=ANSWER_SECONDS)
+        except (MessageSizeTooLargeError, RecordListTooLargeError):
+            return _too_large(topic)
+        except FirnlineError as error:
+            return _busy(str(error))
+        except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
+            LOG.warning("an event that came by HTTP could not be written to topic %s: %s", topic, error)
+            if connected is not None and not isinstance(error, RetriableError):
+                self._drop(connected)
+            return _busy("the broker did not take the event")
+        finally:
+            self._waiting.release()
         return None
 
     def _connected(self) -> KafkaProducer:
-        """The producer. Senders that wait for a connection share its outcome: each waits for one time-out at most."""
-        attempts = self._attempts
-        with self._lock:
-            if self._producer is None:
-                if self._attempts > attempts and self._failure is not None:  # failed while this sender waited
-                    raise RetryError(str(self._failure), reason=self._failure.reason) from self._failure
-                self._producer = self._connect()
-            return self._producer
+        """The producer. While one sender waits for a connection, the others do not wait as long.
 
-    def _connect(self) -> KafkaProducer:
-        self._failure = None
-        try:
-            return self.connect()
-        except RetryError as error:
-            self._failure = error
-            raise
-        finally:
-            self._attempts += 1
-
-    @contextmanager
-    def _place(self) -> Iterator[bool]:
-        granted = self._waiting.acquire(blocking=False)
-        try:
-            yield granted
-        finally:
-            if granted:
-                self._waiting.release()
+        Raises:
+            FirnlineError: no broker answers.
+        """
+        made = self._producer
+        if made is None:
+            if not self._lock.acquire(timeout=CONNECT_SECONDS):
+                raise RetryError("no broker has answered yet")
+            try:
+                made = self._producer = self._producer or self._connect(self._kafka)
+            finally:
+                self._lock.release()
+        return made
 
 
 def _key_of(parts: Sequence[Named | LocationChanged | BadEvent]) -> bytes:

@@ -7,6 +7,7 @@ bytes are in no Python process twice. A crash before the end of a batch repeats 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from compactor.errors import FirnlineError
@@ -37,7 +39,10 @@ EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
 TRIGGER_SECONDS: Final = 1.0  # an event waits half of it on average; without events it costs 0.7 % of a core
 MOST_EVENTS: Final = 2_000  # of a batch: they take 0.3 s of processor time, and an event waits for the batch before it
+LETTERS_SECONDS: Final = 60.0
+"""How long batches are repeated whose dead letters cannot be written."""
 FOLDER = "events-v3"
+PROBE_BYTES: Final = 64 * 1024
 MOST_FURTHER: Final = 10_000
 """Tables or metadata files of one batch beyond the first of each event, 2 kB each in the driver: one event can name a
 thousand, and a batch has thousands of events."""
@@ -62,14 +67,7 @@ HEARD_TYPES = pa.schema(
         ("letter", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-_HEADERS: Final = "array<struct<key: string, value: binary>>"
-HEARD_SCHEMA = (
-    "catalog string, namespace array<string>, name string, source string, timestamp_ms long, writes boolean, "
-    "request string, snapshot_id long, metadata_location string, left_out long, "
-    f"reason string, topic string, partition int, offset long, kept int, letter {_HEADERS}"
-)
 _PLACE: Final = ("topic", "partition", "offset")
-_LETTER_SCHEMA: Final = f"topic string, partition int, offset long, kept int, letter {_HEADERS}"
 Row = dict[str, Any]
 """A table or metadata file of an event, a record that cannot be used (`reason`), or the number of tables `left_out`."""
 
@@ -176,12 +174,12 @@ class BatchHandler:
     handle: Callable[[Sequence[AnyHeard]], None]
     listener: Listener
     write: bool
-    refused: FirnlineError | None = field(default=None, init=False)
-    """Why `handle` could not take the events of the last batch: no fault of theirs, and they are handled again."""
-    _letters_failed: tuple[Any, ...] = field(default=(), init=False)
+    refused: Exception | None = field(default=None, init=False)
+    """Why the last batch could not be taken over: no fault of its events, and they are handled again."""
+    _letters_fail_since: float | None = field(default=None, init=False)
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        rows = frame.mapInArrow(self.decoder.rows, HEARD_SCHEMA).collect()
+        rows = frame.mapInArrow(self.decoder.rows, from_arrow_schema(HEARD_TYPES)).collect()
         self.refused = None
         try:
             self.handle([heard_of(row) for row in rows if row["reason"] is None and row["left_out"] is None])
@@ -202,25 +200,28 @@ class BatchHandler:
             self.listener(DeadLettered(reason=reason, count=count))
 
     def _write(self, frame: DataFrame, bad: Sequence[Any]) -> None:
-        """Write the letters. If that fails for a second time, go on without them: commit events must not wait."""
-        first = tuple(bad[0][name] for name in _PLACE)
+        """Write the letters. If that fails for a minute, go on without them: commit events must not wait."""
         try:
             letters_of(frame, bad).write.format("kafka").options(**sink_options(self.kafka)).save()
+            self._letters_fail_since = None
         except Exception as error:
-            if self._letters_failed != first:
-                self._letters_failed = first
+            now = time.monotonic()
+            since = self._letters_fail_since = self._letters_fail_since or now
+            if now - since < LETTERS_SECONDS:
+                self.refused = error
                 raise
             LOG.warning(
                 "%d dead letters could not be written to topic %s; the first is of topic %s, partition %d, offset %d: "
                 "%.500s",
-                len(bad), self.kafka.dead_letter_topic, *first, error,
+                len(bad), self.kafka.dead_letter_topic, *(bad[0][name] for name in _PLACE), error,
             )  # fmt: skip
 
 
 def letters_of(frame: DataFrame, bad: Sequence[Any]) -> DataFrame:
     """Key, value and headers of the dead letters of these records. The key of one without is its place."""
     letters = [(*(row[name] for name in _PLACE), row["kept"], row["letter"]) for row in bad]
-    places = frame.sparkSession.createDataFrame(letters, _LETTER_SCHEMA)
+    types = from_arrow_schema(pa.schema([HEARD_TYPES.field(name) for name in (*_PLACE, "kept", "letter")]))
+    places = frame.sparkSession.createDataFrame(letters, types)
     place = F.concat_ws("-", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
     original = F.slice("headers", F.lit(1), F.col("kept"))
     return frame.join(F.broadcast(places), [*_PLACE]).select(
@@ -256,12 +257,20 @@ class EventQuery:
     def delete_checkpoint(self) -> None:
         """Delete the query's part of the checkpoint: the next start is at the end of the topics.
 
+        A probe is written first: on a full volume, the checkpoint is not what is wrong.
+
         Raises:
             Py4JError: the file system refuses.
         """
         context: Any = self.session.sparkContext
-        path = context._jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint}/{FOLDER}")  # noqa: SLF001
-        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001
+        folder = context._jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint}/{FOLDER}")  # noqa: SLF001
+        store = folder.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+        probe = folder.suffix(".probe")
+        stream = store.create(probe, True)
+        stream.write(bytearray(PROBE_BYTES))
+        stream.close()
+        store.delete(probe, False)
+        store.delete(folder, True)
 
 
 def offsets_fixed(query: StreamingQuery) -> bool:

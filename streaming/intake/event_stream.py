@@ -1,8 +1,8 @@
 """The stream of commit events: its query is started, watched, started again after its end, and stopped.
 
-A query that ends is always started again, with back-off. When it has failed twice at the same offsets, although the
-brokers answer, it goes on from the end of the topics, with a new checkpoint; then all tables are looked at. Without the
-stream, looks still find all commits.
+A query that ends is always started again, with back-off. When it ends at the same offsets for a minute, although the
+brokers answer and the checkpoint can be written, it goes on from the end of the topics, with a new checkpoint; then all
+tables are looked at. Without the stream, looks still find all commits.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
+SKIP_SECONDS: Final = 60.0
+"""Between two unexplained ends at the same offsets, after which they are skipped: executors may be preempted twice."""
 DEAD_SECONDS: Final = 600.0
 """Of unexplained ends in a row, after which `/healthz` asks for a new process."""
 ALIVE_SECONDS: Final = 10.0  # between two looks at whether the query waits for events
@@ -34,41 +35,41 @@ BROKER, HANDLER, OTHER = "kafka_unavailable", "unavailable", "unexpected"
 REMEDIES: Final = {
     BROKER: "check the brokers of kafka.bootstrap_servers, the topics, and the rights of this principal",
     HANDLER: "the events could not be taken over: see the error",
-    OTHER: "see the error; at the second end at the same offsets the stream goes on from the end of the topics, and "
-    "all tables are looked at",
+    OTHER: "see the error; after a minute at the same offsets the stream goes on from the end of the topics, and all "
+    "tables are looked at",
 }
 
 Offsets = Mapping[str, Mapping[str, int]]
 """The next offset to read, by topic and partition, as Spark writes it."""
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Ends of the query in a row, since `since` (seconds of a steady clock), and why it ended last.
+class End(NamedTuple):
+    """The last of `in_a_row` ends of the query. Times are of a steady clock, in seconds.
 
-    `place`: the offsets at which it ended; empty: it ended in no batch, or could not start. `at_place`: how often, for
-    a reason that may be what is read there.
+    `since`: the first of them. `place`: the offsets of the last unexplained one, and `place_since` of the first there;
+    empty: it ended in no batch, or could not start.
     """
 
     in_a_row: int = 0
     since: float = 0.0
     cause: str = ""
     error: str = ""
+    at: float = float("-inf")
     place: str = ""
-    at_place: int = 0
+    place_since: float | None = None
 
-    def another(self, cause: str, error: str, place: str, now: float) -> Ends:
+    def another(self, cause: str, error: str, place: str, now: float) -> End:
         """The query has ended once more."""
-        since = self.since if self.in_a_row else now
-        ends = replace(self, in_a_row=self.in_a_row + 1, since=since, cause=cause, error=error)
-        if cause != OTHER:
-            return ends
-        return replace(ends, place=place, at_place=1 + (self.at_place if place == self.place else 0))
+        there, there_since = self.place, self.place_since
+        if cause == OTHER:
+            is_known = there_since is not None and there == place
+            there, there_since = place, there_since if is_known else now
+        return End(self.in_a_row + 1, self.since if self.in_a_row else now, cause, error, now, there, there_since)
 
     @property
     def may_skip(self) -> bool:
-        """Whether to go on from the end now: after the second, fourth, eighth … end at a place."""
-        return self.cause == OTHER and self.at_place > 1 and self.at_place & (self.at_place - 1) == 0
+        """Whether what is read at these offsets seems to be the reason."""
+        return self.cause == OTHER and self.place_since is not None and self.at - self.place_since >= SKIP_SECONDS
 
 
 class Broker(Protocol):
@@ -85,35 +86,28 @@ class Broker(Protocol):
         """The stream has read up to these offsets. Does not block."""
 
 
-@dataclass(eq=False)
 class EventStream:
-    """`alive`: called while the query waits for events. `look_at_all`: called when events may not have been read."""
+    """Watches the query of `source`; `check` is called every second.
 
-    source: EventQuery
-    broker: Broker
-    listener: Listener
-    look_at_all: Callable[[], object]
-    alive: Callable[[str], object] = lambda _query: None
-    ticks: Callable[[], float] = time.monotonic
-    query: StreamingQuery | None = field(default=None, init=False)
-    may_sweep: bool = field(default=False, init=False)
-    """Whether sweeps may start: offsets are fixed, or events cannot be read now (then sweeps find the commits)."""
-    ends: Ends = field(default=Ends(), init=False)
-    lag_offsets: int = field(default=0, init=False)
-    """Offsets that the last batch left on the topics."""
-    _again: float | None = field(default=float("-inf"), init=False)
-    """When to start the query; None: it is started, or its end was not noticed yet."""
-    _reads: bool = field(default=False, init=False)
-    """Whether the query has known once where it starts, since the start or since it went on from the end."""
-    _skipped: bool = field(default=False, init=False)
-    _read_to: Offsets = field(default_factory=dict, init=False)
-    _reported: str = field(default="", init=False)
-    _look_again: float = field(default=0.0, init=False)
+    Attributes:
+        query: The query; None: it is not started, or was started anew.
+        runs: Whether it ran when it was looked at last.
+        may_sweep: Whether sweeps may start: offsets are fixed, or events cannot be read now (then sweeps find the
+            commits).
+        look_at_all: Called when events may not have been read.
+        ticks: A steady clock in seconds.
+    """
 
-    @property
-    def runs(self) -> bool:
-        """Whether the query runs now."""
-        return self.query is not None and self.query.isActive
+    def __init__(self, source: EventQuery, broker: Broker, listener: Listener) -> None:
+        self.source = source
+        self.broker = broker
+        self.query: StreamingQuery | None = None
+        self.runs = self.may_sweep = False
+        self.look_at_all: Callable[[], object] = lambda: None
+        self.ticks = time.monotonic
+        self._batches = Batches(broker, listener)
+        self._end = End()
+        self._reads = False  # whether it has known once where it starts, since the start or since it was skipped
 
     @property
     def offsets_fixed(self) -> bool:
@@ -126,20 +120,20 @@ class EventStream:
 
         A query runs on for minutes after its broker has fallen silent.
         """
-        return not self.runs or bool(self.broker.trouble) or self.lag_offsets > 0
+        return not self.runs or bool(self.broker.trouble) or self._batches.lag_offsets > 0
 
     @property
     def trouble(self) -> str:
         """Why events are not read, with the remedy; empty if they are."""
-        if self.ends.in_a_row:
-            return f"ended {self.ends.in_a_row} times: {self.ends.error}; {REMEDIES[self.ends.cause]}"
+        if self._end.in_a_row:
+            return f"ended {self._end.in_a_row} times: {self._end.error}; {REMEDIES[self._end.cause]}"
         return "" if self.runs and self._reads else "has not begun to read events"
 
     @property
     def dead(self) -> bool:
         """Whether the query ends again and again, for a reason that a new process may not have."""
-        ends, reads = self.ends, not self.broker.trouble
-        return reads and ends.in_a_row > 0 and ends.cause == OTHER and self.ticks() - ends.since > DEAD_SECONDS
+        unexplained = self._end.cause == OTHER and self.ticks() - self._end.since > DEAD_SECONDS
+        return unexplained and not self.broker.trouble
 
     def check(self) -> None:
         """Report finished batches; start the query, and start it again if it has ended.
@@ -147,16 +141,24 @@ class EventStream:
         Raises:
             Py4JNetworkError: Spark's JVM has ended.
         """
-        runs = self.runs  # asked before the report, which then has all batches of a query that has ended
-        if self.query is not None:
-            self._report_batches(self.query)
-        if self.query is not None and runs:
-            self._is_alive(self.query)
-        elif self._again is None and self.query is not None:
-            self._ended(*_end(self.query))
-        elif self._again is not None and self.ticks() >= self._again and not self.broker.trouble:
-            self._start()
-        self._let_sweep()
+        query, trouble = self.query, self.broker.trouble
+        self.runs = query is not None and query.isActive  # asked before the report, which then has its last batches
+        if query is None:
+            if not trouble and self.ticks() >= self._end.at + BACKOFF.seconds(self._end.in_a_row):
+                self._start()
+        else:
+            finished, created_again = self._batches.report(query)
+            if finished or (self.runs and self._batches.waits(query, self.ticks())):
+                self._succeeded()
+            if created_again:
+                self.look_at_all()
+            if not self.runs:
+                self._ended(*_end(query))
+        if not self._reads and self.offsets_fixed:  # a look at a table comes after: no commit falls between the two
+            self._reads = True
+            if self.may_sweep:
+                self.look_at_all()
+        self.may_sweep = self.may_sweep or self._reads or self._end.in_a_row > 0 or bool(trouble)
 
     def stop(self) -> None:
         """Stop the query."""
@@ -180,86 +182,92 @@ class EventStream:
             raise
         except Exception as error:  # noqa: BLE001 - any error is tried again
             self._ended(str(error), "")
-        else:
-            self._again = None
 
     def _ended(self, error: str, place: str) -> None:
-        refused = self.source.handler.refused
+        refused, self.query = self.source.handler.refused, None
         cause = BROKER if self.broker.trouble else OTHER if refused is None else HANDLER
-        self.ends = self.ends.another(cause, shown(str(refused or error)), place, self.ticks())
-        seconds = BACKOFF.seconds(self.ends.in_a_row)
-        self._again = self.ticks() + seconds
-        self.listener(StreamEnded(query=EVENTS_QUERY, cause=cause))
+        self._end = self._end.another(cause, shown(str(refused or error)), place, self.ticks())
+        self._batches.listener(StreamEnded(query=EVENTS_QUERY, cause=cause))
         LOG.warning(
             "the stream %s ended and is started again in %.0f s: %s; %s",
-            EVENTS_QUERY, seconds, self.ends.error, REMEDIES[cause],
+            EVENTS_QUERY, BACKOFF.seconds(self._end.in_a_row), self._end.error, REMEDIES[cause],
         )  # fmt: skip
-        if self.ends.may_skip and not self.broker.ask():
+        if self._end.may_skip and not self.broker.ask():
             self._skip(place)
 
     def _skip(self, place: str) -> None:
         """Go on from the end of the topics: without a checkpoint, the query begins there."""
+        self._end = self._end._replace(place_since=None)
         try:
             self.source.delete_checkpoint()
         except (Py4JError, OSError) as error:
-            LOG.warning("the checkpoint of the stream %s cannot be deleted: %s", EVENTS_QUERY, error)
+            LOG.warning("nothing is skipped: the stream's checkpoint cannot be written: %s", error)
             return
         LOG.error(
-            "the stream %s failed twice at the same offsets (%s) and goes on from the end of the topics: all tables "
-            "are looked at; requested rewrites that were not read are lost: send them again",
-            EVENTS_QUERY, place or json.dumps(self._read_to),
+            "the stream %s failed for a minute at the same offsets (%s) and goes on from the end of the topics: all "
+            "tables are looked at; requested rewrites that were not read are lost: send them again",
+            EVENTS_QUERY, place or json.dumps(self._batches.read_to),
         )  # fmt: skip
-        self.query, self._reads, self._skipped = None, False, True
-
-    def _let_sweep(self) -> None:
-        """A look at a table comes after the offsets are fixed: so no commit falls between the two."""
-        if not self._reads and self.offsets_fixed:
-            self._reads = True
-            if self.may_sweep:
-                self.look_at_all()
-        self.may_sweep = self.may_sweep or self._reads or self.ends.in_a_row > 0 or bool(self.broker.trouble)
-
-    def _is_alive(self, query: StreamingQuery) -> None:
-        """A query without events finishes no batch: it is alive while it waits for the next trigger."""
-        if self.ticks() >= self._look_again:
-            self._look_again = self.ticks() + ALIVE_SECONDS
-            if query.isActive and not query.status["isTriggerActive"] and offsets_fixed(query):
-                self._succeeded()
-                self.alive(EVENTS_QUERY)
+        self._reads, self._batches.skipped = False, True
 
     def _succeeded(self) -> None:
-        if self.ends.in_a_row:
+        if self._end.in_a_row:
             LOG.info("the stream %s runs again", EVENTS_QUERY)
-        self.ends = Ends()
+        self._end = End()
 
-    def _report_batches(self, query: StreamingQuery) -> None:
-        """Publish the batches that finished since the last call, each once."""
+
+class Batches:
+    """What finished batches tell, each once. `lag_offsets`: left on the topics by the last one. `read_to`: its end.
+
+    `skipped`: offsets were skipped before the next one.
+    """
+
+    def __init__(self, broker: Broker, listener: Listener) -> None:
+        self.listener = listener
+        self.lag_offsets = 0
+        self.read_to: Offsets = {}
+        self.skipped = False
+        self._broker = broker
+        self._reported = ""
+        self._waited_at = float("-inf")
+
+    def report(self, query: StreamingQuery) -> tuple[bool, bool]:
+        """Publish what finished since the last call; whether anything has, and whether topics were created again."""
         last = query._jsq.lastProgress()  # noqa: SLF001 - PySpark would parse the progress each second
         if last is None or last.timestamp() == self._reported:
-            return
+            return False, False
+        created_again = False
         for progress in unreported(query.recentProgress, self._reported):
             self._reported = progress.timestamp
-            self._succeeded()
             self.lag_offsets = offsets_behind(progress.json)
             self.listener(LagChanged(query=EVENTS_QUERY, offsets=self.lag_offsets))
-            seconds, rows = progress.durationMs.get("triggerExecution", 0) / 1000, progress.numInputRows
-            self.listener(
-                BatchFinished(query=EVENTS_QUERY, batch_id=progress.batchId, seconds=seconds, input_rows=rows)
-            )
-            self._has_read(next(_offsets(progress.json, "endOffset")))
+            seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            self.listener(BatchFinished(query=EVENTS_QUERY, seconds=seconds, input_rows=progress.numInputRows))
+            created_again |= self._has_read(next(_offsets(progress.json, "endOffset")))
+        return True, created_again
 
-    def _has_read(self, end: Offsets) -> None:
-        """Up to these offsets. Report what was skipped, and topics that were deleted and created again."""
-        if self._skipped:
-            self._skipped = False
-            lost = offsets_between(self._read_to, end) if self._read_to else 0
+    def waits(self, query: StreamingQuery, now: float) -> bool:
+        """Whether the query waits for events, and so finishes no batch: it is alive. Asked now and then."""
+        if now < self._waited_at + ALIVE_SECONDS:
+            return False
+        self._waited_at = now
+        waits = query.isActive and not query.status["isTriggerActive"] and offsets_fixed(query)
+        if waits:
+            self.listener(BatchFinished(query=EVENTS_QUERY, seconds=0.0, input_rows=0))
+        return waits
+
+    def _has_read(self, end: Offsets) -> bool:
+        """Up to these offsets. Report what was skipped; whether topics were deleted and created again."""
+        if self.skipped:
+            self.skipped = False
+            lost = offsets_between(self.read_to, end) if self.read_to else 0
             self.listener(EventsLost(query=EVENTS_QUERY, count=max(1, lost)))
-        created_again = [topic for topic in end if offsets_between(end, {topic: self._read_to.get(topic, {})})]
+        created_again = [topic for topic in end if offsets_between(end, {topic: self.read_to.get(topic, {})})]
         if created_again:
             LOG.warning("topics were created again, and events of them were missed: %s", ", ".join(created_again))
-            self.look_at_all()
-        self._read_to = end
-        self.broker.read(end)
+        self.read_to = end
+        self._broker.read(end)
+        return bool(created_again)
 
 
 def shown(error: str) -> str:

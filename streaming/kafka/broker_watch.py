@@ -50,7 +50,6 @@ def _trouble(topic: Mapping[str, Any], *, waits: bool) -> str:
     return f"no Kafka broker leads partition {', '.join(without)} of topic {name}; check the brokers" if without else ""
 
 
-@dataclass(eq=False)
 class BrokerWatch:
     """Looks every 10 s, in a thread of its own; a look costs some milliseconds.
 
@@ -58,22 +57,21 @@ class BrokerWatch:
     why no events can be read, with the remedy; empty if they can. `commits`: whether to commit what was read.
     """
 
-    kafka: KafkaSettings
-    prepare: Callable[[], None] = lambda: None
-    commits: bool = True
-    trouble: str = field(default="", init=False)
-    prepared: bool = field(default=False, init=False)
-    _refused: InputError | None = field(default=None, init=False)
-    _newest: Offsets = field(default_factory=dict, init=False)
-    _committed: Offsets = field(default_factory=dict, init=False)
-    _told: bool = field(default=False, init=False)
-    _client: KafkaAdminClient | None = field(default=None, init=False)
-    _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _thread: threading.Thread = field(init=False)
+    def __init__(
+        self, kafka: KafkaSettings, prepare: Callable[[], None] = lambda: None, *, commits: bool = True
+    ) -> None:
+        self.trouble = ""
+        self.prepared = False
+        self._kafka = kafka
+        self._prepare = prepare
+        self._lag = GroupOffsets(kafka.offsets_group, commits)
+        self._refused: InputError | None = None
+        self._client: KafkaAdminClient | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="broker-watch", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._serve, name="broker-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -99,15 +97,15 @@ class BrokerWatch:
 
     def read(self, offsets: Offsets) -> None:
         """The stream has read up to these offsets. Does not block."""
-        self._newest = offsets
+        self._lag.newest = offsets
 
     def ask(self) -> str:
         """Why no events can be read, asked now, from any thread."""
         try:
-            with closing(admin_client(self.kafka, **QUICK)) as client:
-                return topics_trouble(self.kafka, client)
+            with closing(admin_client(self._kafka, **QUICK)) as client:
+                return topics_trouble(self._kafka, client)
         except Exception as error:  # noqa: BLE001 - after any error of a client, events cannot be read
-            return str(no_broker(self.kafka, error))
+            return str(no_broker(self._kafka, error))
 
     def look(self) -> None:
         """Look once, and commit what was read.
@@ -117,26 +115,27 @@ class BrokerWatch:
         """
         try:
             if not self.prepared:
-                self.prepare()
+                self._prepare()
                 self.prepared = True
             self._note(self._look())
-            self._commit()
+            if self._client is not None:
+                self._lag.commit(self._client)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - as in `ask`
-            self._note(str(error if isinstance(error, FirnlineError) else no_broker(self.kafka, error)))
+            self._note(str(error if isinstance(error, FirnlineError) else no_broker(self._kafka, error)))
             self.close()
 
     def _look(self) -> str:
         """A connection may have ended unnoticed, or be to a broker that has: another one is tried."""
         if self._client is not None:
             try:
-                return topics_trouble(self.kafka, self._client)
+                return topics_trouble(self._kafka, self._client)
             except Exception as error:  # noqa: BLE001 - as in `look`
                 LOG.debug("topics could not be looked at, next try at once: %s", error)
                 self.close()
-        self._client = admin_client(self.kafka, **QUICK)
-        return topics_trouble(self.kafka, self._client)
+        self._client = admin_client(self._kafka, **QUICK)
+        return topics_trouble(self._kafka, self._client)
 
     def _note(self, trouble: str) -> None:
         """Keep why no events can be read. Log when that begins, and its end."""
@@ -145,31 +144,6 @@ class BrokerWatch:
         if self.trouble and not trouble:
             LOG.info("a Kafka broker answers again; commit events are read")
         self.trouble = f"{trouble}; {WITHOUT}" if trouble else ""
-
-    def _commit(self) -> None:
-        """Commit the newest offsets if they are not committed. Lag monitors alone miss a refusal: it is logged once."""
-        newest = self._newest
-        if self._client is None or not self.commits or newest == self._committed:
-            return
-        wanted = {
-            TopicPartition(topic, int(number)): OffsetAndMetadata(offset, "", -1)
-            for topic, partitions in newest.items()
-            for number, offset in partitions.items()
-        }
-        try:
-            answered = self._client.alter_group_offsets(self.kafka.offsets_group, wanted)
-            for error in {*answered.values()} - {NoError}:
-                raise error  # noqa: TRY301 - as if the client had raised it
-            self._committed, self._told = newest, False
-        except RetriableError as error:  # the first use of any group in a cluster takes the broker seconds
-            LOG.debug("offsets cannot be committed yet: %s", error)
-        except Exception as error:  # noqa: BLE001 - the stream is not concerned
-            log = LOG.debug if self._told else LOG.warning
-            self._told = True
-            log(
-                "offsets cannot be committed to group %s: %s; lag monitors will not see this stream. Allow this "
-                "principal to READ the group", self.kafka.offsets_group, error,
-            )  # fmt: skip
 
     def _serve(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
@@ -180,3 +154,37 @@ class BrokerWatch:
                 return
             except Exception as error:  # noqa: BLE001 - of the client that is closed; the next look opens another
                 LOG.debug("a connection to Kafka could not be closed: %s", error)
+
+
+@dataclass
+class GroupOffsets:
+    """What lag monitors see: the offsets of a group without members. `enabled`: until the broker refuses them."""
+
+    group: str
+    enabled: bool
+    newest: Offsets = field(default_factory=dict)
+    _committed: Offsets = field(default_factory=dict)
+
+    def commit(self, client: KafkaAdminClient) -> None:
+        """Commit the newest offsets if they are not committed."""
+        newest = self.newest
+        if not self.enabled or newest == self._committed:
+            return
+        wanted = {
+            TopicPartition(topic, int(number)): OffsetAndMetadata(offset, "", -1)
+            for topic, partitions in newest.items()
+            for number, offset in partitions.items()
+        }
+        try:
+            answered = client.alter_group_offsets(self.group, wanted)
+            for error in {*answered.values()} - {NoError}:
+                raise error  # noqa: TRY301 - as if the client had raised it
+            self._committed = newest
+        except RetriableError as error:  # the first use of any group in a cluster takes the broker seconds
+            LOG.debug("offsets cannot be committed yet: %s", error)
+        except Exception as error:  # noqa: BLE001 - the stream is not concerned
+            self.enabled = False
+            LOG.warning(
+                "offsets cannot be committed to group %s: %s; lag monitors will not see this stream. Allow this "
+                "principal to READ the group, and restart firnline", self.group, error,
+            )  # fmt: skip

@@ -76,9 +76,9 @@ class BoardWriter:
 
     settings: WorkSettings
     board: DebtBoard
-    wake: Callable[[], None]
     listener: Listener
     clock: Callable[[], float] = time.time
+    wake: Callable[[], None] = field(default_factory=lambda: _nobody, init=False)
     _by_slot: dict[TableName, _BySlot] = field(default_factory=dict, init=False)
 
     def put(self, table: TableName, counted: Counted, state: LedgerStore, oldest_event: float | None) -> None:
@@ -105,20 +105,7 @@ class BoardWriter:
         )
         if not facts.acted_on:
             self.board.drop_requests(table)
-        for refused in set(debt.refused) - set(known.refused if known else ()):
-            LOG.warning("table property not used", extra={"table": str(table), "reason": refused})
-        known_names = {other.name for other in known.other_firnlines} if known else set()
-        for other in debt.other_firnlines:
-            if other.name not in known_names:
-                LOG.warning(
-                    "another firnline rewrites this table too",
-                    extra={
-                        "table": str(table),
-                        "deployment": other.name,
-                        "commits": other.commits,
-                        "files": other.files,
-                    },
-                )
+        _tell_of_news(debt, known)
         self._publish(self._timed(debt, known))
         self._report_skipped(debt, None if update.whole else update.partitions)
 
@@ -237,6 +224,22 @@ class BoardWriter:
             self.listener(
                 PartitionsSkipped(table=debt.table, snapshot_id=debt.snapshot_id, reason="not_due", partitions=skipped)
             )
+
+
+def _nobody() -> None:
+    """Before the dispatcher is there, nobody is notified."""
+
+
+def _tell_of_news(debt: TableDebt, known: TableDebt | None) -> None:
+    """Log what the table's owner should know, once."""
+    table = str(debt.table)
+    for refused in set(debt.refused) - set(known.refused if known else ()):
+        LOG.warning("table property not used", extra={"table": table, "reason": refused})
+    known_names = {other.name for other in known.other_firnlines} if known else set()
+    for other in debt.other_firnlines:
+        if other.name not in known_names:
+            said = {"table": table, "deployment": other.name, "commits": other.commits, "files": other.files}
+            LOG.warning("another firnline rewrites this table too", extra=said)
 
 
 def _judged(facts: TableFacts, key: PartitionKey, counts: PartitionCounts, now: float) -> PartitionDebt:

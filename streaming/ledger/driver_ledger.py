@@ -8,22 +8,18 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
-from compactor.errors import FirnlineError
 from compactor.events import Listener
 from compactor.iceberg.tables import Catalogs
 from compactor.locations import plain_path, user_folder
 from compactor.manifests.cache import ManifestCache
 from compactor.settings.current import WorkSettings
-from compactor.shards import Shard
+from compactor.shards import EVERYTHING, Shard
 from compactor.storage.ledger_database import LedgerDatabase, opened_by
-from compactor.table_names import TableName
 from metrics.service_view import StateSpace
 from streaming.ledger.board_writer import BoardWriter
 from streaming.ledger.ledger_threads import LedgerThreads
@@ -41,65 +37,50 @@ LEAST_KEPT_BYTES = 1024 * 1024
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
 
 
-@dataclass(frozen=True)
-class Around:
-    """The rest of the service, as the ledger needs it.
+class Holder(NamedTuple):
+    """What the lease on the checkpoint says of this service.
 
-    Attributes:
-        wake: Notifies the dispatcher that the board changed.
-        shard: The part of the tables that is this service's.
-        may_sweep: Whether the stream has fixed its first offsets.
-        behind: Whether the stream is behind.
+    `deployment`: the id that it writes into its commits; empty if it makes none. `token`: each holder has a state of
+    its own; 0 without a lease.
     """
 
-    wake: Callable[[], None]
-    shard: Shard
-    may_sweep: Callable[[], bool]
-    behind: Callable[[], bool]
-
-
-@dataclass(eq=False)
-class DriverLedger:
-    """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder.
-
-    `deployment`: the id that this deployment writes into its commits; empty if it makes none. `token`: of the lease on
-    the checkpoint; each holder has a state of its own. 0 without a lease.
-    """
-
-    settings: WorkSettings
-    catalogs: Catalogs
-    board: DebtBoard
-    plans: ManifestCache
-    checkpoint: str
-    around: Around
-    listener: Listener
-    clock: Callable[[], float] = time.time
     deployment: str = ""
     token: int = 0
-    driver: TableDriver = field(init=False)
-    looker: Looker = field(init=False)
 
-    def __post_init__(self) -> None:
-        settings, around = self.settings, self.around
+
+NOBODY = Holder()
+
+
+class DriverLedger:
+    """`settings`: in force now. The clock is that of the board's holds.
+
+    `checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder. `holder`: what the
+    lease on it says of this service.
+    """
+
+    def __init__(
+        self,
+        settings: WorkSettings,
+        catalogs: Catalogs,
+        board: DebtBoard,
+        plans: ManifestCache,
+        checkpoint: str,
+        listener: Listener,
+        shard: Shard = EVERYTHING,
+        holder: Holder = NOBODY,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._shard = shard
         self._counting = ManifestCache(
             COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
         )
-        file = state_file(self.checkpoint)
-        self._database = opened_by(file, self.token) if self.token else LedgerDatabase(file)
-        self.looker = Looker(
-            settings=settings,
-            catalogs=self.catalogs,
-            database=self._database,
-            counting=self._counting,
-            plans=self.plans,
-            writer=BoardWriter(settings, self.board, around.wake, self.listener, self.clock),
-            clock=self.clock,
-            deployment=self.deployment,
-            taken_over=self._taken_over,
-        )
-        tables = Tables(settings, self.catalogs.names, self.board.holds, around.shard)
-        self.driver = TableDriver(tables, self.looker, self._saved, self.clock)
-        self._threads = LedgerThreads(self.driver, settings.service.looks_per_catalog, around.may_sweep)
+        file = state_file(checkpoint)
+        database = opened_by(file, holder.token) if holder.token else LedgerDatabase(file)
+        self.writer = BoardWriter(settings, board, listener=listener, clock=board.holds.clock)
+        self.looker = Looker(settings, catalogs, database, self._counting, plans, self.writer, holder.deployment)
+        self.looker.elsewhere = holder.token > 1 and not _is_shared(checkpoint)
+        self.driver = TableDriver(Tables(settings, catalogs.names, board.holds, shard), self.looker)
+        self._threads = LedgerThreads(self.driver, settings.service.looks_per_catalog)
 
     def start(self) -> None:
         """Start the threads of looks and listings."""
@@ -112,11 +93,14 @@ class DriverLedger:
         deadline = time.monotonic() + seconds
         self._threads.stop(seconds)
         self._counting.flush(max(0.0, deadline - time.monotonic()))
-        self._database.close()
+        self.looker.database.close()
 
-    def check(self) -> None:
-        """Replace threads whose look hangs; search tables by location. Called every second."""
-        self.driver.behind = self.around.behind()
+    def check(self, *, behind: bool, may_list: bool) -> None:
+        """Replace threads whose look hangs; search tables by location. Called every second.
+
+        `behind`: whether the stream is behind. `may_list`: whether it has fixed its first offsets.
+        """
+        self.driver.behind, self._threads.may_list = behind, may_list
         self._threads.check()
         self.driver.search_folders()
 
@@ -153,34 +137,21 @@ class DriverLedger:
     def space(self) -> StateSpace | None:
         """Space on the volume of the state; None if it does not answer."""
         try:
-            volume = shutil.disk_usage(state_file(self.checkpoint).parent)
+            volume = shutil.disk_usage(self.looker.database.file.parent)
         except OSError:
             return None
         return StateSpace(bool(self.looker.unsaved), volume.free)
 
     def _drop_requests_of_others(self) -> None:
         """Of tables that were this service's before `service.shard` was changed."""
-        for table, filters in self.board.pending().items():
-            if not self.around.shard.owns(table):
+        board = self.writer.board
+        for table, filters in board.pending().items():
+            if not self._shard.owns(table):
                 LOG.warning(
                     "%s is another service's now (service.shard): %d requested rewrites are dropped; send them again",
                     table, len(filters),
                 )  # fmt: skip
-                self.board.drop_requests(table)
-
-    def _taken_over(self) -> bool:
-        """Whether an earlier holder of the lease has counted the tables on another host: its state was on its disk."""
-        database = self._database
-        return self.token > 1 and database.began_empty and not database.generation and not _is_shared(self.checkpoint)
-
-    def _saved(self) -> list[TableName]:
-        """Tables whose state is on disk. Damaged names are left out; looks report a state that cannot be read."""
-        found = []
-        with suppress(FirnlineError):
-            for key in self._database.names():
-                with suppress(ValueError):
-                    found.append(TableName.of_key(key))
-        return found
+                board.drop_requests(table)
 
 
 def state_file(checkpoint: str) -> Path:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from compactor.errors import RetryError
 from compactor.reasons import Reason
@@ -18,8 +18,7 @@ from streaming.ledger.table_driver import TableDriver
 from streaming.logs.events import LOG
 
 WAIT_SECONDS = 1.0
-LISTING_WAIT_SECONDS = 0.5
-START_WAIT_SECONDS = 0.1
+LISTING_WAIT_SECONDS = 0.2
 LOOK_SECONDS = 600.0
 """After which a look hangs: clients of catalogs and stores give up after a minute, and one look reads a limited number
 of manifests."""
@@ -28,56 +27,63 @@ MOST_HANGING = 8
 
 
 @dataclass(eq=False)
+class _Seat:
+    """One thread, and the look that it is busy with. `replaced`: another thread goes on in its place."""
+
+    thread: threading.Thread
+    catalog: str
+    table: TableName | None = None
+    since: float = 0.0
+    hangs: bool = False
+    replaced: bool = False
+
+
 class LedgerThreads:
-    """`per_catalog`: threads that look. `may_list`: whether the stream has fixed its first offsets: only then can no
-    commit fall between the two.
+    """`per_catalog`: threads that look.
+
+    Attributes:
+        may_list: Whether the stream has fixed its first offsets: only then can no commit fall between the two.
+        ticks: A steady clock in seconds.
     """
 
-    driver: TableDriver
-    per_catalog: int
-    may_list: Callable[[], bool] = lambda: True
-    ticks: Callable[[], float] = time.monotonic
-    _busy: dict[str, tuple[TableName, float]] = field(default_factory=dict, init=False)
-    _hanging: dict[str, TableName] = field(default_factory=dict, init=False)
-    _replaced: set[str] = field(default_factory=set, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _threads: list[threading.Thread] = field(default_factory=list, init=False)
+    def __init__(self, driver: TableDriver, per_catalog: int) -> None:
+        self.may_list = False
+        self.ticks = time.monotonic
+        self._driver = driver
+        self._per_catalog = per_catalog
+        self._seats: list[_Seat] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
 
     def start(self) -> None:
-        for catalog in self.driver.tables.catalogs:
-            for _ in range(self.per_catalog):
+        for catalog in self._driver.tables.catalogs:
+            for _ in range(self._per_catalog):
                 self._start_thread(catalog)
             threading.Thread(target=self._list, args=(catalog,), name=f"sweep-{catalog}", daemon=True).start()
 
     def stop(self, seconds: float) -> None:
         """End the threads after their current table; wait at most `seconds` for all of them. Listings end alone."""
         self._stop.set()
-        self.driver.close()
+        self._driver.close()
         deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            if thread.name not in self._hanging:
-                thread.join(max(0.0, deadline - time.monotonic()))
+        for seat in [*self._seats]:
+            if not seat.hangs:
+                seat.thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
     def hanging(self) -> tuple[TableName, ...]:
         """Tables whose looks hang; other threads have taken over their work, as far as `MOST_HANGING` allows."""
-        return tuple(sorted(self._hanging.values()))
+        return tuple(sorted(table for each in [*self._seats] if each.hangs and (table := each.table) is not None))
 
     def check(self) -> None:
         """Replace threads whose look hangs. The table is stale until its look ends after all."""
-        now = self.ticks()
-        for name, (table, since) in [*self._busy.items()]:
-            if now - since <= LOOK_SECONDS or name in self._replaced:
-                continue
-            with self._lock:
-                if self._busy.get(name) != (table, since):  # its look has just ended
+        for seat in [*self._seats]:
+            with self._lock:  # else its look could end in between
+                table, is_new = seat.table, not seat.hangs
+                if table is None or seat.replaced or self.ticks() - seat.since <= LOOK_SECONDS:
                     continue
-                is_new = name not in self._hanging
-                self._hanging[name] = table
-                replaces = sum(self._hanging[each].catalog == table.catalog for each in self._replaced) < MOST_HANGING
-                if replaces:
-                    self._replaced.add(name)
+                replaced = sum(each.replaced for each in self._seats if each.catalog == seat.catalog)
+                seat.hangs, seat.replaced = True, replaced < MOST_HANGING
             if is_new:
                 error = RetryError(
                     f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
@@ -85,54 +91,39 @@ class LedgerThreads:
                     reason=Reason.LOOK_HANGS,
                 )
                 LOG.error("%s", error)
-                self.driver.hangs(table, error)
-            if replaces:
-                self._start_thread(table.catalog)
+                self._driver.hangs(table, error)
+            if seat.replaced:
+                self._start_thread(seat.catalog)
 
     def _start_thread(self, catalog: str) -> None:
-        name = f"look-{catalog}-{len(self._threads)}"
-        thread = threading.Thread(target=self._look, args=(catalog, name), name=name, daemon=True)
-        self._threads.append(thread)
+        thread = threading.Thread(name=f"look-{catalog}", daemon=True, target=lambda: self._look(seat))
+        seat = _Seat(thread, catalog)
+        self._seats.append(seat)
         thread.start()
 
-    def _look(self, catalog: str, name: str) -> None:
-        while not self._stop.is_set():
-            try:
-                taken = self.driver.take(catalog, WAIT_SECONDS)
-            except Exception:  # noqa: BLE001 - as in `_outlived`
-                LOG.exception("catalog %s: the next look could not be chosen, because of an unexpected error", catalog)
-                self._stop.wait(WAIT_SECONDS)
-                continue
-            if taken is not None:
-                self._busy[name] = (taken[0], self.ticks())
-                with _outlived(taken[0]):
-                    self.driver.look(*taken)
-                if self._has_ended(name):
-                    return
-
-    def _has_ended(self, name: str) -> bool:
-        """A look of this thread ended; returns whether the thread ends too, because another one has replaced it."""
+    def _look(self, seat: _Seat) -> None:
+        while not self._stop.is_set() and not seat.replaced:
+            with self._outlived(seat.catalog):
+                taken = self._driver.take(seat.catalog, WAIT_SECONDS)
+                if taken is not None:
+                    seat.since, seat.table = self.ticks(), taken[0]
+                    self._driver.look(*taken)
+            with self._lock:
+                seat.table, seat.hangs = None, False
         with self._lock:
-            del self._busy[name]
-            self._hanging.pop(name, None)
-            replaced = name in self._replaced
-            self._replaced.discard(name)
-            return replaced
+            self._seats.remove(seat)
 
     def _list(self, catalog: str) -> None:
-        while not self._stop.is_set():
-            may_list = False
-            with _outlived(catalog):
-                may_list = self.may_list()
-                if may_list:
-                    self.driver.list_if_due(catalog)
-            self._stop.wait(LISTING_WAIT_SECONDS if may_list else START_WAIT_SECONDS)
+        while not self._stop.wait(LISTING_WAIT_SECONDS):
+            if self.may_list:
+                with self._outlived(catalog):
+                    self._driver.list_if_due(catalog)
 
-
-@contextmanager
-def _outlived(what: TableName | str) -> Iterator[None]:
-    """Log an unexpected error and go on: a thread serves many tables, and must outlive each of them."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - see above
-        LOG.exception("%s: the look failed with an unexpected error", what)
+    @contextmanager
+    def _outlived(self, catalog: str) -> Iterator[None]:
+        """Log an unexpected error and go on: a thread serves many tables, and must outlive each of them."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - see above
+            LOG.exception("catalog %s: a look or listing failed with an unexpected error", catalog)
+            self._stop.wait(WAIT_SECONDS)

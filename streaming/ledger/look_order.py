@@ -1,4 +1,4 @@
-"""The order of looks in one catalog, in three lanes. Pure.
+"""The order of looks in one catalog, in three lanes, and looks that wait for a time. Pure.
 
 Tables that an event names and that are known; tables that are asked for by a sweep or by the service itself; names of
 unknown tables. The first lane goes first, the other two take turns, so that neither a sweep of ten thousand tables nor
@@ -8,7 +8,10 @@ while events ask for more looks than a slow catalog answers.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from compactor.table_names import TableName
 from streaming.ledger.table_record import Lane
@@ -24,6 +27,8 @@ class LookOrder:
     _lanes: dict[Lane, dict[TableName, None]] = field(default_factory=lambda: {lane: {} for lane in Lane})
     _turn: Lane = Lane.SWEEP
     _events: int = 0
+    _timers: list[tuple[float, int, TableName]] = field(default_factory=list)
+    _numbers: count[int] = field(default_factory=count)
 
     def add(self, table: TableName, lane: Lane) -> None:
         """The table waits; one that waits in this lane keeps its place."""
@@ -50,8 +55,19 @@ class LookOrder:
         """How many tables wait in a lane."""
         return len(self._lanes[lane])
 
-    def __contains__(self, table: TableName) -> bool:
-        return any(table in tables for tables in self._lanes.values())
-
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
+
+    def wake(self, table: TableName, at: float) -> None:
+        """`due` gives the table at this time."""
+        heapq.heappush(self._timers, (at, next(self._numbers), table))
+
+    @property
+    def next_at(self) -> float | None:
+        """When `due` gives the next table; None: none waits for a time."""
+        return self._timers[0][0] if self._timers else None
+
+    def due(self, ticks: float) -> Iterator[TableName]:
+        """Take out the tables whose time has come."""
+        while self._timers and self._timers[0][0] <= ticks:
+            yield heapq.heappop(self._timers)[2]

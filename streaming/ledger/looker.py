@@ -5,10 +5,9 @@ An unchanged table costs one catalog call: what was counted is judged again, sin
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from operator import is_not
 
 from compactor.debt.ledger import LedgerUpdate, StateDamagedError, advance
@@ -27,10 +26,9 @@ from compactor.settings.current import WorkSettings
 from compactor.settings.policy import refused_properties
 from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
-from streaming.ledger.actions import Lost
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
 from streaming.ledger.rhythm import Commits
-from streaming.ledger.table_record import NO_RECORD, Asked, Count, Looked, Outcome, TableRecord
+from streaming.ledger.table_record import NO_RECORD, Asked, Count, Looked, Lost, Outcome, TableRecord
 from streaming.logs.events import LOG
 
 TAKEN_OVER = "taken_over"
@@ -38,32 +36,42 @@ REMEMBERED_SNAPSHOTS = 256
 """Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
 
 
-@dataclass(eq=False)
 class Looker:
     """Looks at tables for several threads, one table by one thread at a time.
 
     Attributes:
+        settings: In force now.
         counting: Cache of the manifests that are counted. Small, because a count reads each manifest once.
         plans: Cache of the planner: it gets the new manifests of tables that were planned before.
         deployment: The id that this deployment writes into its commits; empty if it makes none.
-        taken_over: Whether the counts of the service before lie on another host.
+        elsewhere: Whether an earlier holder of the lease had its counts on the disk of another host, if none are here.
+        unsaved: Why the state of the last look that changed one could not be saved; empty if it was. All threads write
+            it.
     """
 
-    settings: WorkSettings
-    catalogs: Catalogs
-    database: LedgerDatabase
-    counting: ManifestCache
-    plans: ManifestCache
-    writer: BoardWriter
-    clock: Callable[[], float] = time.time
-    deployment: str = ""
-    taken_over: Callable[[], bool] = lambda: False
-    unsaved: str = field(default="", init=False)
-    """Why the state of the last look that changed one could not be saved; empty if it was. All threads write it."""
+    def __init__(
+        self,
+        settings: WorkSettings,
+        catalogs: Catalogs,
+        database: LedgerDatabase,
+        counting: ManifestCache,
+        plans: ManifestCache,
+        writer: BoardWriter,
+        deployment: str = "",
+    ) -> None:
+        self.settings = settings
+        self.catalogs = catalogs
+        self.database = database
+        self.counting = counting
+        self.plans = plans
+        self.writer = writer
+        self.deployment = deployment
+        self.elsewhere = False
+        self.unsaved = ""
 
     def look(self, table: TableName, asked: Asked, record: TableRecord = NO_RECORD) -> Looked:
         """Look at the table; all failures are in the result. `record`: what is known of it."""
-        known, started = record.count, self.clock()
+        known, started = record.count, self.writer.clock()
         try:
             version = known.version if known is not None and self._has_counts(known) else None
             loaded = self.catalogs.load_if_changed(table, version, started)
@@ -106,7 +114,10 @@ class Looker:
     def lost(self, lost: Lost) -> None:
         """The table does not exist: drop its debt, and its state; the next look counts it, if it comes back."""
         table, board = lost.table, self.writer.board
-        if not lost.keep_requests and board.requests(table):
+        requests = board.requests(table)
+        if lost.called is not None:
+            board.request(lost.called, requests)
+        elif requests and not lost.keep_requests:
             LOG.warning("a requested rewrite is dropped: %s", lost.error)
         board.forget(table, keep_requests=lost.keep_requests)
         self.writer.forget(table)
@@ -128,7 +139,7 @@ class Looker:
         if not saved:
             self.writer.forget(table)
         seen = array("q", _newest_ancestors(view))
-        version = KnownVersion(view.metadata_location, view.etag, self.clock())
+        version = KnownVersion(view.metadata_location, view.etag, self.writer.clock())
         self._publish(table, update, asked)
         if record.planned and not update.more:
             self._read_ahead(view)
@@ -143,9 +154,9 @@ class Looker:
 
     def _publish(self, table: TableName, update: LedgerUpdate, asked: Asked) -> None:
         reason = update.recount_reason if update.begins else None
-        if reason == FIRST_SIGHT and self.taken_over():
-            reason = TAKEN_OVER  # that an earlier holder of the lease has counted it is no sign of a lost checkpoint
-        waited = None if asked.oldest_event is None else max(0.0, self.clock() - asked.oldest_event)
+        if reason == FIRST_SIGHT and self.elsewhere and self.database.began_empty and not self.database.generation:
+            reason = TAKEN_OVER  # no sign of a lost checkpoint
+        waited = None if asked.oldest_event is None else max(0.0, self.writer.clock() - asked.oldest_event)
         self.writer.listener(
             LedgerUpdated(
                 table=table,
@@ -198,9 +209,18 @@ class Looker:
             layouts=view.layouts(),
             acted_on=self.settings.tables.acts_on(table, view.properties),
             refused=refused_properties(view.properties),
-            other_firnlines=other_firnlines(view.metadata, self.clock(), self.deployment),
+            other_firnlines=other_firnlines(view.metadata, self.writer.clock(), self.deployment),
             plans_by=_plans_by(view),
         )
+
+    def saved(self) -> list[TableName]:
+        """Tables whose state is on disk. Damaged names are left out; looks report a state that cannot be read."""
+        found = []
+        with suppress(FirnlineError):
+            for key in self.database.names():
+                with suppress(ValueError):
+                    found.append(TableName.of_key(key))
+        return found
 
     def _has_state(self, table: TableName) -> bool:
         try:

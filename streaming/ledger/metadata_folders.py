@@ -1,32 +1,31 @@
 """Find the table of a metadata file by the folder that holds it: storage notifications name no table. Pure.
 
-A look tells where a table keeps its metadata. For an unknown folder the catalogs are listed, and tables that are new
-there are looked at. A folder that belongs to no table after that is left alone for a day; other things lie in a bucket
-too, and tables of other services.
+A look tells where a table keeps its metadata. For an unknown folder the catalogs are listed twice, and tables that are
+new there are looked at. After that the folder is left alone for a day; other things lie in a bucket too, and tables of
+other services.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from compactor.locations import plain_path
 from compactor.table_names import TableName
+from streaming.logs.events import LOG
 
 LIST_AFTER_SECONDS = (1.0, 30.0)
 """Times of a search at which the catalogs are listed: a catalog can have a table seconds after its metadata file."""
 LISTING_PAUSE_SECONDS = 10.0
 """Least time between two listings that unknown folders ask for."""
-SEARCH_SECONDS = 60.0
-FOREIGN_SECONDS = 86_400.0
-"""How long a folder that belongs to no table is not searched again: a search lists all catalogs. Sweeps list them too,
-so they find a table that is created there later."""
+SEARCH_AGAIN_SECONDS = 86_400.0
+"""Between two searches of a folder that belongs to no table: a search lists all catalogs. Sweeps list them too, so they
+find a table that is created there later."""
 MOST_SHARING = 16
 """Tables with one common folder that an event asks for. Of more, it tells too little: they count as without events."""
 MOST_FOLDERS = 10_000
-"""That are searched, or known to be of no table: a flood of wrong places must fill neither the memory nor the catalogs'
-time. Further ones are not searched."""
+"""That were searched within a day: a flood of wrong places must fill neither the memory nor the catalogs' time. Further
+ones are not searched."""
 
 _S3_ALIASES = ("s3a://", "s3n://")
 _VERSION = re.compile(r"v(\d{1,18})\.|(\d{1,18})-", re.ASCII)
@@ -58,21 +57,13 @@ def metadata_version(metadata_location: str) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-class Search(NamedTuple):
-    """A folder whose table is searched for an event of this source. `since`: of the ticks."""
-
-    since: float
-    source: str
-
-
 @dataclass
 class MetadataFolders:
-    """Folders of tables' metadata. `now` is of the ticks. `_foreign`: folders of no table, each until when."""
+    """Folders of tables' metadata. `now` is of the ticks. `_searched`: folders of no known table, each since when."""
 
     _tables: dict[str, tuple[TableName, ...]] = field(default_factory=dict)
     _places: dict[TableName, str] = field(default_factory=dict)
-    _searched: dict[str, Search] = field(default_factory=dict)
-    _foreign: dict[str, float] = field(default_factory=dict)
+    _searched: dict[str, float] = field(default_factory=dict)
     _listed: float = float("-inf")
 
     def put(self, table: TableName, metadata_location: str) -> None:
@@ -82,7 +73,6 @@ class MetadataFolders:
             self.forget(table)
             self._tables[folder] = (*self._tables.get(folder, ()), table)
             self._places[table] = folder
-        self._foreign.pop(folder, None)
         self._searched.pop(folder, None)
 
     def forget(self, table: TableName) -> None:
@@ -97,28 +87,20 @@ class MetadataFolders:
         """The tables whose metadata lie in this file's folder. Several tables can have one `write.metadata.path`."""
         return self._tables.get(folder_of(metadata_location), ())
 
-    def search(self, metadata_location: str, source: str, now: float) -> None:
+    def search(self, metadata_location: str, now: float) -> None:
         """Begin to search the table of a file that `find` does not know."""
         folder = folder_of(metadata_location)
-        is_full = len(self._searched) + len(self._foreign) >= MOST_FOLDERS
-        if folder not in self._searched and self._foreign.get(folder, now) <= now and not is_full:
-            self._searched[folder] = Search(now, source)
-
-    def given_up(self, now: float) -> list[tuple[str, str]]:
-        """End searches that take too long; returns the source and the folder of each."""
-        late = [folder for folder, each in self._searched.items() if now - each.since > SEARCH_SECONDS]
-        found = [(self._searched.pop(folder).source, folder) for folder in late]
-        self._foreign |= dict.fromkeys(late, now + FOREIGN_SECONDS)
-        if len(self._searched) + len(self._foreign) >= MOST_FOLDERS:
-            self._foreign = {folder: until for folder, until in self._foreign.items() if until > now}
-        return found
+        since = self._searched.get(folder, float("-inf"))
+        if now - since >= SEARCH_AGAIN_SECONDS and len(self._searched) < MOST_FOLDERS:
+            self._searched[folder] = now
+            LOG.info("no known table has its metadata in %s: the catalogs are listed", folder)
 
     def must_list(self, now: float) -> bool:
-        """Whether searches need a listing of the catalogs now, which then counts as made."""
+        """Whether searches need a listing of the catalogs now, which then counts as made. Called every second."""
+        if len(self._searched) >= MOST_FOLDERS:
+            self._searched = {key: since for key, since in self._searched.items() if now - since < SEARCH_AGAIN_SECONDS}
         needed = now - self._listed > LISTING_PAUSE_SECONDS and any(
-            self._listed < each.since + seconds < now
-            for each in self._searched.values()
-            for seconds in LIST_AFTER_SECONDS
+            self._listed < since + seconds < now for since in self._searched.values() for seconds in LIST_AFTER_SECONDS
         )
         if needed:
             self._listed = now

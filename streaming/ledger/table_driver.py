@@ -9,38 +9,29 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, EventsHeard, TableUnreadable
 from compactor.iceberg.namespaces import Namespace
-from compactor.iceberg.tables import TableMissingError
+from compactor.iceberg.tables import OtherNameError
 from compactor.table_names import TableName
 from streaming.intake.heard import AnyHeard
-from streaming.ledger.actions import Action, Forget, Listing, Lost, Stale
+from streaming.ledger.catalog_calls import Listing
 from streaming.ledger.looker import Looker, failure_of
-from streaming.ledger.table_record import Asked, Lane, Looked, Now, Outcome
+from streaming.ledger.table_record import Action, Asked, Forget, Lane, Looked, Lost, Now, Outcome, Stale
 from streaming.ledger.tables import Tables
 
 
 class TableDriver:
-    """`saved`: tables whose state is on disk. `clock`, `ticks`, `behind`: as of `Now`."""
+    """`ticks`, `behind`: as of `Now`; the clock is the board writer's."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        looker: Looker,
-        saved: Callable[[], Iterable[TableName]] = lambda: (),
-        clock: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tables: Tables, looker: Looker) -> None:
         self.tables = tables
         self.looker = looker
-        self.clock = clock
-        self.ticks = ticks
+        self.ticks = time.monotonic
         self.behind = False
-        self._saved = saved
         self._board, self._listener = looker.writer.board, looker.writer.listener
         self._changed = threading.Condition()
         self._closed = False
@@ -50,11 +41,11 @@ class TableDriver:
     def hear(self, events: Sequence[AnyHeard]) -> None:
         """A batch of events: ask for looks, and keep requested rewrites. Waits for no look."""
         with self.deciding() as now:
-            told = self.tables.hear(events, self._board.pending(), now)
-        if told.requests:
-            self._board.request_all(told.requests)
+            requests, looks = self.tables.hear(events, self._board.pending(), now)
+        if requests:
+            self._board.request_all(requests)
         with self.deciding() as now:
-            for table, asked in told.looks.items():
+            for table, asked in looks.items():
                 self.tables.of(table).hear(table, asked, now)
         if events:
             self._listener(EventsHeard(by_source=Counter(event.source for event in events)))
@@ -83,8 +74,7 @@ class TableDriver:
     def search_folders(self) -> None:
         """Go on with searches of metadata folders. Called every second."""
         with self.deciding() as now:
-            actions = self.tables.search_folders(now)
-        self._carry_out(actions)
+            self.tables.search_folders(now)
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +87,7 @@ class TableDriver:
                 taken = tables.next_look(now)
                 if taken is not None or now.ticks >= deadline:
                     return taken
-                until = deadline if tables.next_at is None else min(deadline, tables.next_at)
+                until = deadline if tables.order.next_at is None else min(deadline, tables.order.next_at)
                 self._changed.wait(max(0.001, until - now.ticks))
             return None
 
@@ -110,8 +100,7 @@ class TableDriver:
             if not asked.calls and self.looker.judge(table, record.count):
                 return None
             if listed != table:
-                error = TableMissingError(f"no listing has {table}, but {listed}: events of that name alone are used")
-                looked = Looked(Outcome.MISSING, error)
+                looked = Looked(Outcome.MISSING, OtherNameError(table, listed))
             else:
                 looked = self.looker.look(table, asked, record)
             with self.deciding() as now:
@@ -131,10 +120,10 @@ class TableDriver:
     def list_if_due(self, catalog: str) -> None:
         """List the catalog, if it is time. Looks go on during that: thousands of namespaces take minutes."""
         tables = self.tables.catalogs[catalog]
-        with self.deciding() as now:
+        with self.deciding(wakes=False) as now:
             if not tables.starts_listing(now):
                 return
-        names, unlisted = set[TableName](), dict[Namespace, RetryError]()
+        names, unlisted, failure = set[TableName](), dict[Namespace, RetryError](), None
         try:
             for table in self.looker.catalogs.list_tables(catalog, unlisted.__setitem__):
                 if self._closed:
@@ -142,10 +131,9 @@ class TableDriver:
                 names.add(table)
                 with self.deciding(wakes=False) as now:  # of thousands in a row
                     tables.found(table, now)
-            others = {*self._board.known(), *self._saved()}
-            listing = Listing(frozenset(names), unlisted, others)
         except Exception as error:  # noqa: BLE001 - the thread must outlive every failure of a client
-            listing = Listing(error=failure_of(error))
+            failure = failure_of(error)
+        listing = Listing(frozenset(names), unlisted, {*self._board.known(), *self.looker.saved()}, failure)
         with self.deciding() as now:
             actions = tables.listing_ended(listing, now)
         self._carry_out(actions)
@@ -165,7 +153,7 @@ class TableDriver:
 
     def now(self) -> Now:
         """This moment."""
-        return Now(self.ticks(), self.clock(), self.behind)
+        return Now(self.ticks(), self.looker.writer.clock(), self.behind)
 
     @contextmanager
     def deciding(self, *, wakes: bool = True) -> Iterator[Now]:

@@ -1,4 +1,4 @@
-"""What the ledger knows of one table, and what a look has to answer. Frozen values."""
+"""What the ledger knows of one table, what a look has to answer, and what follows from it. Frozen values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compactor.debt.board import earliest
 from compactor.errors import FirnlineError
+from compactor.events import Event
 from compactor.iceberg.tables import KnownVersion
+from compactor.table_names import TableName
 from streaming.ledger.metadata_folders import metadata_version
 from streaming.ledger.rhythm import UNKNOWN, Commits, Rhythm
 
@@ -196,3 +198,37 @@ class TableRecord:
 
 
 NO_RECORD = TableRecord()
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Drop the table from the board, since it is ignored now. Its state stays on disk."""
+
+    table: TableName
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Drop the table from the board, since it does not exist. `with_state`: its saved counts too.
+
+    `called`: the name by which the catalog has it: its requests go there.
+    """
+
+    table: TableName
+    error: FirnlineError
+    keep_requests: bool
+    with_state: bool
+    called: TableName | None = None
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Mark the table's debt as old, since it could not be read. `oldest_event`: as of `Asked`."""
+
+    table: TableName
+    error: FirnlineError
+    oldest_event: float | None = None
+
+
+Action = Forget | Lost | Stale | Event
+"""What follows from a decision; an event is to be published."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Protocol
 
 from compactor.table_names import TableName
 from streaming.logs.events import LOG
@@ -16,6 +16,20 @@ LONG_SECONDS = 300.0
 """After which the pages say that a sweep takes long."""
 
 MayAsk = Callable[[TableName], bool]
+
+
+class Sweeping(Protocol):
+    """What a sweep is made of; `Rewriting`."""
+
+    def sweep(self, now: float, may_ask: MayAsk) -> object:
+        """Delete files; ask before each table. `now`: seconds since the epoch."""
+
+
+class Catalogs(Protocol):
+    """What is known of the catalogs; `DriverLedger`."""
+
+    def available(self, catalog: str) -> bool:
+        """Whether the catalog answered last."""
 
 
 class UnsteppedClock:
@@ -33,21 +47,18 @@ class UnsteppedClock:
         return min(self._clock(), self._ahead + self._ticks())
 
 
-@dataclass(eq=False)
 class InFlightSweep:
-    """Starts one sweep at a time.
+    """Starts one sweep at a time. `ticks`: a steady clock in seconds."""
 
-    `sweep` deletes files; before each table it asks the function that it is given.
-    `available`: whether a catalog answered last.
-    """
-
-    sweep: Callable[[MayAsk], object]
-    available: Callable[[str], bool]
-    ticks: Callable[[], float] = time.monotonic
-    _due: float = field(default=float("-inf"), init=False)
-    _since: float | None = field(default=None, init=False)
-    _thread: threading.Thread | None = field(default=None, init=False)
-    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    def __init__(self, sweeping: Sweeping, catalogs: Catalogs) -> None:
+        self.ticks = time.monotonic
+        self._sweeping = sweeping
+        self._catalogs = catalogs
+        self._clock = UnsteppedClock()
+        self._due = float("-inf")
+        self._since: float | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
 
     def check(self) -> None:
         """Start a sweep if one is due and none is under way. Called every second by one thread."""
@@ -73,11 +84,11 @@ class InFlightSweep:
         return f"takes {seconds / 60:.0f} min; until it ends, no other outputs of ended runs are deleted"
 
     def _may_ask(self, table: TableName) -> bool:
-        return not self._stop.is_set() and self.available(table.catalog)
+        return not self._stop.is_set() and self._catalogs.available(table.catalog)
 
     def _run(self) -> None:
         try:
-            self.sweep(self._may_ask)
+            self._sweeping.sweep(self._clock(), self._may_ask)
         except Exception as error:  # noqa: BLE001 - the records stay, and so must the sweeps
             LOG.warning("in-flight records could not be swept, next try in %ss: %s", PAUSE_SECONDS, error)
         finally:

@@ -8,49 +8,42 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from compactor.errors import InputError
-from compactor.settings.current import CurrentSettings, Reloaded
+from compactor.settings.current import CurrentSettings
 from compactor.settings.pipe import is_pipe
 from compactor.settings.tree import Settings, load_settings
 from streaming.logs.events import LOG
 
 LOOK_SECONDS: Final = 5.0
 MOST_KEYS: Final = 10  # named on the health page
+Change = tuple[Settings, Settings]
+"""The settings before and after a reload that is to be applied; both are the same after a signal without a change."""
 
 
 class SettingsReload:
-    """Puts changes of the file into force. `check` is called every second by the main loop, or by a standby that polls.
+    """Puts changes of the file into force.
 
-    `applied`: called with the settings before and after a change, and after a signal: it looks at all tables.
+    `path` None: there is no file, only the environment, which cannot change.
 
-    `path` None: there is no file, only the environment, which cannot change. `ticks`: a steady clock in seconds.
+    Attributes:
+        refused: Whether the file cannot be used as it is now, so that the old settings hold.
+        kept: Keys that have another value in the file that was read last, and hold until a restart.
+        ticks: A steady clock in seconds.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        current: CurrentSettings,
-        applied: Callable[[Settings, Settings], object],
-        ticks: Callable[[], float] = time.monotonic,
-        load: Callable[[Path | None], Settings] = load_settings,
-    ) -> None:
+    def __init__(self, path: Path | None, current: CurrentSettings) -> None:
         self.refused = False
-        """Whether the file cannot be used as it is now, so that the old settings hold."""
         self.kept: tuple[str, ...] = ()
-        """Keys that have another value in the file that was read last, and hold until a restart."""
+        self.ticks = time.monotonic
         self._path = path
         self._is_pipe = is_pipe(path)
         self._current = current
-        self._applied = applied
-        self._ticks = ticks
-        self._load = load
         self._asked = False
         self._read = self._seen = self._digest()
-        self._next_look = ticks() + LOOK_SECONDS
+        self._looked_at = self.ticks()
         if self._is_pipe:
             LOG.info("settings come from a pipe: a change needs a restart", extra={"file": str(path)})
 
@@ -66,48 +59,38 @@ class SettingsReload:
         """Reload at the next check. Called by a signal handler, so it takes no lock."""
         self._asked = True
 
-    def catch_up(self) -> None:
-        """Reload at once if the file has changed since it was read last: a standby becomes active."""
-        found = self._digest()
-        if found != self._read:
-            self._read = self._seen = found
-            self._reload(requested=False)
+    def check(self, *, at_once: bool = False) -> Change | None:
+        """Reload if it was requested, or if the file has changed and stayed the same since the last look.
 
-    def check(self) -> None:
-        """Reload if it was requested, or if the file has changed and stayed the same since the last look."""
-        if self._asked:
-            self._asked = False
-            self._read = self._seen = self._digest()
-            self._reload(requested=True)
-        elif self._ticks() >= self._next_look:
-            self._next_look = self._ticks() + LOOK_SECONDS
-            before, self._seen = self._seen, self._digest()
-            if self._seen == before != self._read:
-                self._read = self._seen
-                self._reload(requested=False)
+        Returns what is to be applied. Called every second by the main loop, or by a standby that polls. `at_once`: a
+        change need not stay.
+        """
+        now, asked, before = self.ticks(), self._asked, self._seen
+        if not (asked or at_once or now - self._looked_at >= LOOK_SECONDS):
+            return None
+        self._asked, self._looked_at, self._seen = False, now, self._digest()
+        if not asked and (self._seen == self._read or not (at_once or self._seen == before)):
+            return None
+        self._read = self._seen
+        return self._reload(requested=asked)
 
-    def _reload(self, *, requested: bool) -> None:
+    def _reload(self, *, requested: bool) -> Change | None:
         before = self._current.now
         if self._is_pipe:
             LOG.warning("settings not reloaded: they came from a pipe, which can be read only once; restart firnline")
-            self._applied(before, before)
-            return
+            return before, before
         try:
-            found = self._current.take(self._load(self._path))
+            found = self._current.take(load_settings(self._path))
         except Exception as error:  # noqa: BLE001 - no file may end the service
             self.refused = True
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             LOG.error("settings not reloaded: the old ones hold", extra={"error": said})
-            return
-        self._report(found)
-        if found.changed or requested:
-            self._applied(before, found.settings)
-
-    def _report(self, found: Reloaded) -> None:
+            return None
         LOG.info("settings reloaded", extra={"changed": list(found.changed)})
         self.refused, self.kept = False, found.kept
         if found.kept:
             LOG.warning("settings that need a restart keep their old values", extra={"keys": list(found.kept)})
+        return (before, found.settings) if found.changed or requested else None
 
     def _digest(self) -> str:
         if self._path is None or self._is_pipe:

@@ -163,8 +163,7 @@ class FollowedTable:
         self.looker = Looker(
             settings=self.settings, catalogs=lake.catalogs, database=LedgerDatabase(self._state_file()),
             counting=self.cache, plans=self.cache,
-            writer=BoardWriter(self.settings, self.board, lambda: None, self.publish, clock),
-            clock=clock,
+            writer=BoardWriter(self.settings, self.board, self.publish, clock),
         )  # fmt: skip
         self._name = lake.name(self.table)
 

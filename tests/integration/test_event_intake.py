@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.intake.event_intake import MOST_WAITING, EventIntake, is_events_path
 from streaming.intake.event_sources import EventSources
-from streaming.kafka.clients import ensure_topics, producer
+from streaming.kafka.clients import ensure_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -47,7 +45,7 @@ def intake(kafka: KafkaSettings) -> Iterator[EventIntake]:
 
 def intake_of(kafka: KafkaSettings, told: list[Event] | None = None) -> EventIntake:
     listener = ignore if told is None else told.append
-    return EventIntake(kafka.commit_topic, EventSources(("lake",)), partial(producer, kafka), time.time, listener)
+    return EventIntake(kafka, EventSources(("lake",)), listener)
 
 
 def on_topic(kafka: KafkaSettings) -> list[Any]:

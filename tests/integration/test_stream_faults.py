@@ -115,7 +115,10 @@ class Scene:
         decoder = EventDecoder(EventSources.of(settings.kafka, ("lake",)), EVERYTHING)
         handler = BatchHandler(settings.kafka, decoder, self.handle, self.published.append, write=True)
         source = EventQuery(self.lake.session, settings, f"file://{self.checkpoint}", handler)
-        stream = EventStream(source, BrokerWatch(settings.kafka), self.published.append, self.look_at_all)
+        stream = EventStream(source, BrokerWatch(settings.kafka), self.published.append)
+        stream.look_at_all = self.look_at_all
+        began = time.monotonic()
+        stream.ticks = lambda: began + 60 * (time.monotonic() - began)
         try:
             yield stream
         finally:

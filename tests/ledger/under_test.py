@@ -19,10 +19,9 @@ from compactor.patience.holds import Holds
 from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
-from compactor.shards import EVERYTHING
 from compactor.storage.ledger_database import TableState
 from streaming.intake.heard import Heard
-from streaming.ledger.driver_ledger import Around, DriverLedger
+from streaming.ledger.driver_ledger import DriverLedger, Holder
 
 CATALOG = "lake"
 MOST_LOOKS = 500
@@ -77,10 +76,8 @@ class LedgerUnderTest:
             board=self.board,
             plans=self.plans,
             checkpoint=str(self.folder / "checkpoint"),
-            around=Around(lambda: None, EVERYTHING, lambda: True, lambda: False),
             listener=self.published.append,
-            clock=lambda: self.clock.wall,
-            token=self._token,
+            holder=Holder(token=self._token),
         )
         self.ledger.driver.ticks = lambda: self.clock.ticks
 
@@ -144,16 +141,16 @@ class LedgerUnderTest:
             taken = driver.take(CATALOG, 0.0)
             if taken is not None:
                 driver.look(*taken)
-            elif tables.next_at is None:
+            elif tables.order.next_at is None:
                 return
             else:
-                self.clock.ticks = max(self.clock.ticks, tables.next_at)
+                self.clock.ticks = max(self.clock.ticks, tables.order.next_at)
         raise AssertionError("the looks never end")
 
     @contextmanager
     def in_trouble(self, trouble: str) -> Iterator[None]:
         """One of `TROUBLES` for a while."""
-        looker, database = self.ledger.looker, self.ledger._database
+        looker, database = self.ledger.looker, self.ledger.looker.database
         if not trouble:
             yield
         elif trouble == DISK_IS_FULL:

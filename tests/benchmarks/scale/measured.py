@@ -15,8 +15,7 @@ from compactor.events import ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.settings.tree import Settings
-from compactor.shards import EVERYTHING
-from streaming.ledger.driver_ledger import Around, DriverLedger
+from streaming.ledger.driver_ledger import DriverLedger
 
 CATALOG = "fleet"
 PAGE_KB = 1024
@@ -59,13 +58,11 @@ def ledger(folder: Path, properties: dict[str, str], **sections: dict[str, objec
             **sections,
         }
     )
-    around = Around(lambda: None, EVERYTHING, lambda: True, lambda: False)
     return DriverLedger(
         settings=settings,
         catalogs=Catalogs(settings.catalogs),
         board=DebtBoard(),
         plans=ManifestCache(0),
         checkpoint=settings.state.checkpoint,
-        around=around,
         listener=ignore,
     )

@@ -30,7 +30,7 @@ class Service:
     """`open_share`: how much of any time is outside of quiet hours."""
 
     health: Health = WELL
-    ready_for_scrape: bool = True
+    ready: bool = True
     active: bool = True
     observing: bool = False
     shard: Shard = EVERYTHING

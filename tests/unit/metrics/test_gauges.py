@@ -129,7 +129,7 @@ def test_a_stale_table_keeps_its_counts_and_one_whose_count_goes_on_is_not_stale
 def test_every_scrape_shows_the_service_of_that_moment():
     service = Service(
         work=Work(3, 2, 61.5, quiet=True, limited=3),
-        ready_for_scrape=False,
+        ready=False,
         active=False,
         observing=True,
         shard=Shard(2, 4),
@@ -159,7 +159,7 @@ def test_every_scrape_shows_the_service_of_that_moment():
         ("unreadable_records",): 2,
     }
     assert exposed(service=service).items() >= shown.items()
-    service.work, service.ready_for_scrape, service.rewriting = Work(), True, SlotUse()
+    service.work, service.ready, service.rewriting = Work(), True, SlotUse()
     found = exposed(service=service)
     assert (found["queued_runs",], found["quiet",], found["service_ready",], found["slots",]) == (0, 0, 1, 0)
 

@@ -31,7 +31,6 @@ from compactor.events import (
     HttpEventAnswered,
     LagChanged,
     LedgerUpdated,
-    LocationUnresolved,
     ManifestsRead,
     ManifestsRewritten,
     PartitionsSkipped,
@@ -113,12 +112,11 @@ LEDGER = LedgerUpdated(
 HEARD = EventsHeard({"canonical": 4, "glue": 1})
 UNANNOUNCED = CommitUnannounced(TABLE, "glue")
 BY_HTTP = HttpEventAnswered("refused")
-UNRESOLVED = LocationUnresolved("s3", "s3://lake/t/metadata")
 LOOKED = TableLooked(TABLE, "unchanged")
 ANSWERS = CatalogAnswers("lake", available=True)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
-BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11)
+BATCH = BatchFinished("ledger", seconds=2.0, input_rows=11)
 LAG = LagChanged("ledger", 13)
 ENDED = StreamEnded("ledger", "kafka_unavailable")
 LOST = EventsLost("ledger", 4)
@@ -134,7 +132,7 @@ REFUSED = DeletionRefused(TABLE, "r1", ("s3://lake/t/data/a.parquet",), "it lies
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
     REMOVED, REFUSED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP,
-    UNRESOLVED, LOOKED, ANSWERS, HELD, WAITS, UNDONE, LAG,
+    LOOKED, ANSWERS, HELD, WAITS, UNDONE, LAG,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'

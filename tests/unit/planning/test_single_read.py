@@ -102,7 +102,7 @@ class Looking:
             database=database,
             counting=ManifestCache(1 << 20),
             plans=ManifestCache(1 << 20),
-            writer=BoardWriter(settings, board, lambda: None, self.published.append),
+            writer=BoardWriter(settings, board, self.published.append),
         )
 
     def looks(self) -> Iterator[LedgerUpdated]:

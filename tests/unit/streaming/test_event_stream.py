@@ -16,7 +16,8 @@ from streaming.intake.event_stream import (
     BROKER,
     DEAD_SECONDS,
     OTHER,
-    Ends,
+    SKIP_SECONDS,
+    End,
     EventStream,
     offsets_behind,
     offsets_between,
@@ -43,12 +44,13 @@ class Handler:
 
 @dataclass
 class Source:
-    """A query that never starts. `refuses`: a batch's events, when it starts."""
+    """A query that never starts. `refuses`: a batch's events, when it starts. `full`: the checkpoint's volume."""
 
     handler: Handler = field(default_factory=Handler)
     refuses: RetryError | None = None
     starts: int = 0
     deleted: list[int] = field(default_factory=list)
+    full: bool = False
 
     def start(self) -> Any:
         self.starts += 1
@@ -56,6 +58,8 @@ class Source:
         raise RuntimeError("damaged")
 
     def delete_checkpoint(self) -> None:
+        if self.full:
+            raise OSError("No space left on device")
         self.deleted.append(self.starts)
 
 
@@ -81,9 +85,8 @@ class Stage:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.stream = EventStream(
-            cast("EventQuery", self.source), self.broker, self.published.append, lambda: None, ticks=lambda: self.now
-        )
+        self.stream = EventStream(cast("EventQuery", self.source), self.broker, self.published.append)
+        self.stream.ticks = lambda: self.now
 
     def attempts(self, number: int) -> None:
         for _ in range(number):
@@ -95,25 +98,36 @@ class Stage:
         return {each.cause for each in self.published if isinstance(each, StreamEnded)}
 
 
-def test_after_two_ends_at_one_place_the_checkpoint_is_left_behind_and_then_less_and_less_often() -> None:
+def test_after_a_minute_at_one_place_the_checkpoint_is_left_behind_and_then_once_a_minute() -> None:
     stage = Stage()
-    stage.attempts(9)
-    assert (stage.source.starts, stage.source.deleted) == (9, [2, 4, 8])
+    stage.attempts(9)  # one each 30 s
+    assert (stage.source.starts, stage.source.deleted) == (9, [3, 6, 9])
     assert stage.causes == {"unexpected"}
     assert stage.stream.trouble.startswith("ended 9 times: damaged; see the error")
     assert stage.stream.may_sweep
     assert stage.stream.behind
 
 
-def test_nothing_is_skipped_while_the_brokers_do_not_answer_or_events_cannot_be_kept() -> None:
-    silent, full = Stage(), Stage()
+def test_two_ends_within_a_minute_skip_nothing() -> None:
+    """Executors may be preempted twice."""
+    stage = Stage()
+    for _ in range(int(SKIP_SECONDS)):
+        stage.stream.check()
+        stage.now += 1
+    assert stage.source.starts > 3
+    assert stage.source.deleted == []
+
+
+def test_nothing_is_skipped_while_the_brokers_do_not_answer_or_events_or_offsets_cannot_be_kept() -> None:
+    silent, refusing, full = Stage(), Stage(), Stage()
     silent.broker.answers = "no Kafka broker answers"
-    full.source.refuses = RetryError("the state cannot be written")
-    for stage in (silent, full):
+    refusing.source.refuses = RetryError("the state cannot be written")
+    full.source.full = True
+    for stage in (silent, refusing, full):
         stage.attempts(9)
         assert stage.source.deleted == []
-    assert full.causes == {"unavailable"}
-    assert "the state cannot be written" in full.stream.trouble
+    assert refusing.causes == {"unavailable"}
+    assert "the state cannot be written" in refusing.stream.trouble
     silent.broker.trouble = silent.broker.answers
     silent.attempts(9)
     assert silent.source.starts == 9, "nothing starts while it is known"
@@ -132,13 +146,12 @@ def test_a_new_process_is_asked_for_after_ten_minutes_of_unexplained_ends() -> N
 
 
 def test_ends_at_different_places_skip_nothing() -> None:
-    ends = Ends()
-    for place in "abab":
-        ends = ends.another(OTHER, "x", place, 0.0)
-        assert not ends.may_skip
-    ends = ends.another(BROKER, "x", "b", 0.0).another(OTHER, "x", "b", 0.0)
-    assert ends.may_skip
-    assert ends.in_a_row == 6
+    end = End()
+    for number, place in enumerate("abab"):
+        end = end.another(OTHER, "x", place, 100.0 * number)
+        assert not end.may_skip
+    end = end.another(BROKER, "x", "b", 310.0).another(OTHER, "x", "b", 400.0)
+    assert (end.may_skip, end.in_a_row) == (True, 6)
 
 
 def test_what_the_query_has_not_read() -> None:

@@ -11,9 +11,9 @@ import pytest
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.service.in_flight_sweep import LONG_SECONDS, PAUSE_SECONDS, InFlightSweep, MayAsk, UnsteppedClock
-from streaming.service.pages import ServiceState
 from streaming.service.service import Service
 from tests.integration.service_process import wait_for
+from tests.unit.streaming.states import state_of
 
 TABLE = TableName("lake", ("db",), "t")
 
@@ -28,9 +28,13 @@ class Scene:
         self.silent = set[str]()
         self.asked = list[bool]()
         self.error: Exception | None = None
-        self.sweep = InFlightSweep(self._sweep, lambda name: name not in self.silent, lambda: self.now)
+        self.in_flight = InFlightSweep(self, self)
+        self.in_flight.ticks = lambda: self.now
 
-    def _sweep(self, may_ask: MayAsk) -> None:
+    def available(self, catalog: str) -> bool:
+        return catalog not in self.silent
+
+    def sweep(self, _now: float, may_ask: MayAsk) -> None:
         self.began += 1
         assert self.released.wait(60)
         self.asked.append(may_ask(TABLE))
@@ -38,7 +42,7 @@ class Scene:
             raise self.error
 
     def ended(self) -> bool:
-        return self.sweep._since is None
+        return self.in_flight._since is None
 
 
 @pytest.fixture
@@ -50,15 +54,15 @@ def scene() -> Iterator[Scene]:
 
 def test_one_sweep_at_a_time_and_none_is_waited_for(scene: Scene) -> None:
     for _ in range(3):
-        scene.sweep.check()
+        scene.in_flight.check()
         scene.now += 10 * PAUSE_SECONDS
     wait_for("the sweep", lambda: scene.began == 1)
     scene.released.set()
     wait_for("its end", scene.ended)
-    scene.sweep.check()
+    scene.in_flight.check()
     assert scene.began == 1, "the pause begins with its end"
     scene.now += PAUSE_SECONDS
-    scene.sweep.check()
+    scene.in_flight.check()
     wait_for("the next sweep", lambda: scene.began == 2)
 
 
@@ -67,7 +71,7 @@ def test_the_sweeps_outlive_an_error(scene: Scene, error: Exception) -> None:
     scene.error = error
     scene.released.set()
     for number in (1, 2):
-        scene.sweep.check()
+        scene.in_flight.check()
         wait_for("its end", lambda number=number: len(scene.asked) == number and scene.ended())
         scene.now += PAUSE_SECONDS
 
@@ -75,26 +79,26 @@ def test_the_sweeps_outlive_an_error(scene: Scene, error: Exception) -> None:
 def test_a_catalog_that_does_not_answer_is_not_asked(scene: Scene) -> None:
     scene.silent.add(TABLE.catalog)
     scene.released.set()
-    scene.sweep.check()
+    scene.in_flight.check()
     wait_for("its end", scene.ended)
     assert scene.asked == [False]
 
 
 def test_the_stop_does_not_wait_for_a_silent_catalog_and_no_further_table_is_asked(scene: Scene) -> None:
-    scene.sweep.check()
-    scene.sweep.stop(-1.0)
+    scene.in_flight.check()
+    scene.in_flight.stop(-1.0)
     scene.released.set()
     wait_for("its end", scene.ended)
     assert scene.asked == [False]
     scene.now += PAUSE_SECONDS
-    scene.sweep.check()
+    scene.in_flight.check()
     assert scene.began == 1
 
 
 def test_a_sweep_that_takes_long_is_shown_and_asks_for_no_new_process(scene: Scene) -> None:
-    state = ServiceState(ready=True, sweep=scene.sweep)
+    state = state_of(sweep=scene.in_flight)
     assert state.health.details == {}
-    scene.sweep.check()
+    scene.in_flight.check()
     scene.now += LONG_SECONDS + 60
     health = state.health
     assert (health.live, health.ready) == (True, True)
@@ -108,7 +112,7 @@ def test_the_main_loop_comes_round_while_a_catalog_does_not_answer(scene: Scene,
     catalog = f'{{"lake": {{"type": "sql", "uri": "sqlite:///{tmp_path}/c.db", "warehouse": "file://{tmp_path}"}}}}'
     service = Service(load_settings(None, {"FIRNLINE_CATALOGS": catalog, "FIRNLINE_HTTP__PORT": "0"}))
     state, stop = service._state, threading.Event()
-    state.sweep = scene.sweep
+    state.parts.sweep = scene.in_flight
     loop = threading.Thread(target=service.run_until, args=(stop,), daemon=True)
     loop.start()
     try:

@@ -22,10 +22,11 @@ from compactor.lease.local_store import LocalLeaseStore
 from compactor.lease.owner import Owner
 from compactor.settings.tree import Settings
 from metrics.recent_work import RecentWork
-from streaming.service.pages import ServiceState, metrics_server
+from streaming.service.pages import Phase, metrics_server
 from streaming.service.service import Service
 from tests.services.certificates import issue
 from tests.unit.metrics.test_metrics_http_server import has_ipv6_loopback
+from tests.unit.streaming.states import state_of
 
 ELSEWHERE = replace(Owner.this_process(), host="pod-0", pid=7)
 
@@ -36,11 +37,11 @@ def test_a_service_says_whether_it_is_standby_or_active(tmp_path: Path) -> None:
         LeaseHolder(LocalLeaseStore(tmp_path), owner=ELSEWHERE, clock=lambda: now[0], wall_clock=lambda: 0.0)
         for _ in range(2)
     )
-    starting = ServiceState(starting=True)
+    starting = state_of(Phase.STARTING)
     assert (starting.active, starting.health.details) == (False, {"service": "starting or stopping"})
     first.look()
     second.look()
-    active, standby = ServiceState(lease=first, ready=True), ServiceState(lease=second, starting=True)
+    active, standby = state_of(lease=first), state_of(Phase.STARTING, lease=second)
     waiting = {"service": "standby: pod-0 (pid 7) is active since 1970-01-01 00:00:00Z"}
     assert (standby.health.live, standby.health.ready, standby.health.active) == (True, False, False)
     assert standby.health.details == waiting
@@ -52,22 +53,22 @@ def test_a_service_says_whether_it_is_standby_or_active(tmp_path: Path) -> None:
 
 
 def test_observe_mode_is_active_without_a_lease() -> None:
-    assert ServiceState(ready=True).health.active
+    assert state_of().health.active
 
 
 def test_the_metric_of_readiness_is_what_readyz_says(tmp_path: Path) -> None:
     now = [0.0]
     lease = LeaseHolder(LocalLeaseStore(tmp_path), owner=ELSEWHERE, clock=lambda: now[0], wall_clock=lambda: 0.0)
     lease.look()
-    state, registry = ServiceState(lease=lease, starting=True), CollectorRegistry()
+    state, registry = state_of(lease=lease), CollectorRegistry()
     settings = Settings(catalogs={"lake": {"type": "sql", "uri": "sqlite://"}})
     metrics_server(settings, registry, DebtBoard(), state, RecentWork())
     found = []
-    for state.ready, state.events_read, seconds in (
-        (False, True, 0.0),
-        (True, True, 0.0),
-        (True, False, 0.0),
-        (True, True, VALID_SECONDS),
+    for state.phase, state.broker.trouble, seconds in (
+        (Phase.STARTING, "", 0.0),
+        (Phase.READY, "", 0.0),
+        (Phase.READY, "no Kafka broker answers", 0.0),
+        (Phase.READY, "", VALID_SECONDS),
     ):
         now[0] += seconds
         found.append(registry.get_sample_value("firnline_service_ready"))
@@ -121,7 +122,7 @@ def post(service: Service, path: str = "/v1/events", body: bytes = b"rubbish") -
 def test_observe_mode_takes_no_events(tmp_path: Path, path: str) -> None:
     """It may run on another system's topic, and writes nothing."""
     with serving(Service(takes_events(tmp_path), observe=True)) as service:
-        for service._broker.prepared in (False, True):
+        for service._state.broker.prepared in (False, True):
             status, retry, text = post(service, path)
             assert (status, retry) == (403, None)
             assert "--observe" in text
@@ -131,11 +132,11 @@ def test_no_event_is_taken_before_the_commit_topic_was_checked(tmp_path: Path) -
     service = Service(takes_events(tmp_path))
     with serving(service):
         assert post(service)[:2] == (503, "5")
-        service._broker.look()  # no broker answers
+        service._state.broker.look()  # no broker answers
         status, retry, text = post(service)
         assert (status, retry) == (503, "5")
         assert "commit topic" in text
-        service._broker.prepared = True
+        service._state.broker.prepared = True
         assert post(service)[0] == 400
 
 
@@ -166,7 +167,7 @@ def test_the_address_of_the_pages_has_the_port(tmp_path: Path) -> None:
 def test_a_renewed_certificate_that_cannot_be_used_is_a_detail_of_the_health(tmp_path: Path) -> None:
     made = issue(tmp_path / "tls")
     service = Service(settings_of(tmp_path, tls_certificate=str(made.certificate), tls_key=str(made.key)))
-    service._state.ready = True
+    service._state.phase = Phase.READY
     with serving(service):
         assert "certificate" not in readyz(service, made.authority)
         made.key.write_bytes(b"half written")

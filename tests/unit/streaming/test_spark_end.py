@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +24,13 @@ class Watched:
     """The stream of a Spark that says of itself whether it has stopped. It is checked twice."""
 
     def __init__(self, stopped: Callable[[], bool], end: threading.Event) -> None:
-        spark = SimpleNamespace(isStopped=stopped)
-        self.session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark)))
-        self.source = self
-        self.trouble = ""
+        self.source = self.session = self.sparkContext = self._jsc = self
+        self.isStopped = stopped
         self.checks = 0
         self._end = end
+
+    def sc(self) -> Any:
+        return self
 
     def check(self) -> None:
         self.checks += 1
@@ -43,7 +43,7 @@ def checks_until_end(tmp_path: Path, stopped: Callable[[], bool]) -> int:
     service = Service(load_settings(None, {"FIRNLINE_CATALOGS": catalog, "FIRNLINE_HTTP__PORT": "0"}))
     end = threading.Event()
     streams: Any = Watched(stopped, end)
-    service._state.stream = streams
+    service._state.parts.stream = streams
     try:
         service.run_until(end)
     finally:

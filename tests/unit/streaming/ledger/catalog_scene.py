@@ -9,11 +9,12 @@ from compactor.errors import RetryError
 from compactor.iceberg.tables import KnownVersion, TableMissingError
 from compactor.patience.holds import Holds
 from compactor.reasons import Reason
+from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
-from streaming.ledger.actions import Action, Listing
-from streaming.ledger.table_record import Asked, Count, Lane, Looked, Now, Outcome
+from streaming.ledger.catalog_calls import Listing
+from streaming.ledger.table_record import Action, Asked, Count, Lane, Looked, Now, Outcome
 from streaming.ledger.tables import Tables
 
 EVENT = Asked(Lane.EVENT)
@@ -47,9 +48,8 @@ class CatalogScene:
     def __init__(self, shard: Shard = EVERYTHING, **sections: Any) -> None:
         sections = {"tables": {"include": ["*"]}, **sections}
         catalog = {"type": "sql", "uri": "sqlite://", "warehouse": "file:///nowhere"}
-        self.tables = Tables(
-            Settings(catalogs={"lake": catalog}, **sections), ("lake", "other"), Holds(lambda: self.now), shard
-        )
+        self.settings = CurrentSettings(Settings(catalogs={"lake": catalog}, **sections))
+        self.tables = Tables(self.settings, ("lake", "other"), Holds(lambda: self.now), shard)
         self.lake = self.tables.catalogs["lake"]
         self.now = START
         self.behind = False
@@ -87,7 +87,7 @@ class CatalogScene:
 
     def list(self, *names: str, unlisted: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> list[Action]:
         """One listing from begin to end; `unlisted`: namespaces that it cannot list."""
-        self.lake.list_soon()
+        self.lake.listings.soon()
         assert self.lake.starts_listing(self.moment)
         for name in names:
             self.lake.found(named(name), self.moment)

@@ -126,7 +126,8 @@ class Scene:
     def start(self) -> None:
         """The process starts: the state comes from the disk."""
         self.database = LedgerDatabase(self.folder / "ledger.sqlite")
-        self.writer = BoardWriter(self.settings, self.board, self._wake, self.published.append, lambda: self.now)
+        self.writer = BoardWriter(self.settings, self.board, self.published.append, lambda: self.now)
+        self.writer.wake = self._wake
         self.plan_reads: list[Event] = []
         self.plans = ManifestCache(2**24, self.plan_reads.append)
         self.looker = Looker(
@@ -136,10 +137,10 @@ class Scene:
             counting=ManifestCache(2**24),
             plans=self.plans,
             writer=self.writer,
-            clock=lambda: self.now,
         )
         tables = Tables(self.settings, self.catalogs.names, self.board.holds)
-        self.driver = TableDriver(tables, self.looker, clock=lambda: self.now, ticks=lambda: self.now)
+        self.driver = TableDriver(tables, self.looker)
+        self.driver.ticks = lambda: self.now
         self.lake: CatalogTables = tables.catalogs["lake"]
         reads_since_last_time()
 

@@ -9,9 +9,8 @@ from compactor.events import CatalogAnswers, TableUnreadable
 from compactor.reasons import Reason
 from compactor.shards import Shard
 from compactor.table_names import TableName
-from streaming.ledger.actions import Listing
-from streaming.ledger.catalog_calls import BACKOFF, SILENT_AFTER
-from streaming.ledger.catalog_tables import LIST_AGAIN_SECONDS, LISTING_SECONDS, MOST_SHOWN, ROUND_SECONDS
+from streaming.ledger.catalog_calls import LIST_AGAIN_SECONDS, LISTING_SECONDS, MOST_SHOWN, SILENT_AFTER, Listing
+from streaming.ledger.catalog_tables import ROUND_SECONDS
 from streaming.ledger.rhythm import BEHIND_SECONDS, Rhythm
 from streaming.ledger.table_record import Asked, Lane
 from tests.unit.streaming.ledger.catalog_scene import MISSING, SWEEP, CatalogScene, counted, named
@@ -73,7 +72,7 @@ def test_listings_are_repeated_and_come_earlier_while_the_stream_is_behind(scene
     scene.now += 0.01
     assert scene.lake.starts_listing(scene.moment)
     assert not scene.lake.starts_listing(scene.moment), "it is under way"
-    scene.lake.list_soon()
+    scene.lake.listings.soon()
     scene.lake.listing_ended(Listing(), scene.moment)
     assert scene.lake.starts_listing(scene.moment), "another one was asked for meanwhile"
 
@@ -90,18 +89,27 @@ def test_a_listing_that_takes_too_long_is_shown_until_it_ends(scene: CatalogScen
 def test_a_listing_that_fails_is_published_and_repeated_and_forgets_nothing(scene: CatalogScene) -> None:
     scene.list("a")
     scene.waiting()
-    scene.lake.list_soon()
-    answers, told = fail(scene, "b")
-    assert answers == CatalogAnswers("lake", available=False, message="no answer")
-    assert told == TableUnreadable(TableName("lake", (), "*"), Reason.CATALOG_UNAVAILABLE, "no answer")
-    assert scene.tables.troubles(scene.moment) == {"catalog lake": "does not answer", "table watcher": "no answer"}
+    scene.lake.listings.soon()
+    told = TableUnreadable(TableName("lake", (), "*"), Reason.CATALOG_UNAVAILABLE, "no answer")
+    assert fail(scene, "b") == [told]
+    assert scene.tables.troubles(scene.moment) == {"table watcher": "no answer"}
+    scene.now += LIST_AGAIN_SECONDS
     assert scene.tables.listed(scene.moment) == {"lake": False}
     assert listed(scene) == {"a", "b"}
-    assert BACKOFF.seconds(SILENT_AFTER) < LIST_AGAIN_SECONDS
-    scene.now += LIST_AGAIN_SECONDS
     assert scene.lake.starts_listing(scene.moment)
     scene.lake.listing_ended(Listing(frozenset({named("a")})), scene.moment)
     assert (scene.tables.troubles(scene.moment), listed(scene)) == ({}, {"a"})
+
+
+def test_a_catalog_that_loads_tables_and_cannot_be_listed_has_its_known_ones_looked_at(scene: CatalogScene) -> None:
+    """After a restart: those of the board, and whose counts are saved."""
+    looks = 0
+    for _ in range(int(2 * INTERVAL / LIST_AGAIN_SECONDS)):
+        if scene.lake.starts_listing(scene.moment):
+            scene.lake.listing_ended(Listing(others=[named("saved")], error=NO_ANSWER), scene.moment)
+        scene.now += LIST_AGAIN_SECONDS
+        looks += len(scene.waiting())
+    assert looks >= 3
 
 
 def test_tables_that_are_not_listed_any_more_are_looked_at(scene: CatalogScene) -> None:
@@ -135,7 +143,7 @@ def test_a_namespace_that_cannot_be_listed_loses_no_table_and_is_told_of_once(sc
 def test_an_excluded_namespace_that_cannot_be_listed_is_no_trouble() -> None:
     scene = CatalogScene(tables={"include": ["*"], "exclude": ["lake.private.*"]})
     assert scene.list(unlisted=("private",)) == []
-    assert scene.lake.unlisted == {}
+    assert scene.lake.listings.unlisted == {}
 
 
 def test_of_many_namespaces_that_cannot_be_listed_a_few_are_shown(scene: CatalogScene) -> None:
@@ -193,13 +201,12 @@ def test_a_sweep_looks_at_all_tables_at_once(scene: CatalogScene) -> None:
 def test_no_round_takes_place_while_the_catalog_is_silent(scene: CatalogScene) -> None:
     scene.list("a")
     scene.waiting()
-    scene.now += INTERVAL
-    fail(scene)
-    scene.now += INTERVAL
+    for _ in range(SILENT_AFTER):
+        scene.lake.calls.ended(NO_ANSWER)
+        scene.now += INTERVAL
     assert scene.take() is None
-    assert scene.lake.starts_listing(scene.moment)
-    assert scene.take() is None
-    scene.lake.listing_ended(Listing(frozenset({named("a")})), scene.moment)
+    (answers,) = scene.list("a")
+    assert answers == CatalogAnswers("lake", available=True)
     assert scene.take() == ("a", SWEEP)
 
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.events import CatalogAnswers, TableLooked
-from streaming.ledger.actions import Forget, Lost, Stale
 from streaming.ledger.catalog_calls import BACKOFF, SILENT_AFTER
 from streaming.ledger.catalog_tables import MISSING_SECONDS, MOST_UNKNOWN, PAUSE_SECONDS, TRY_AGAIN_SECONDS
 from streaming.ledger.look_order import EVENTS_IN_A_ROW
-from streaming.ledger.table_record import MOST_ANNOUNCED, Asked, Lane, Looked, Outcome
+from streaming.ledger.table_record import MOST_ANNOUNCED, Asked, Forget, Lane, Looked, Lost, Outcome, Stale
 from tests.unit.streaming.ledger.catalog_scene import (
     DAMAGED,
     EVENT,
@@ -227,8 +226,8 @@ def test_a_table_that_becomes_ignored_is_forgotten_also_during_its_look() -> Non
     assert scene.take() == ("counted", EVENT)
     scene.end("counted", EVENT, counted())
     scene.ask("looked-at")
-    scene.lake.watches = lambda _table: False
-    scene.tables.watches = scene.lake.watches  # type: ignore[method-assign]
+    rules = scene.settings.tables.model_copy(update={"exclude": ("*",)})
+    scene.settings.take(scene.settings.now.model_copy(update={"tables": rules}))
     gone = {named(name) for name in ("counted", "asked", "looked-at", "requested")}
     assert {*scene.tables.settings_changed([named("requested")])} == {*map(Forget, gone)}
     assert scene.end("looked-at", EVENT, counted()) == [Forget(named("looked-at"))]
@@ -253,7 +252,7 @@ def test_a_silent_catalog_is_tried_by_one_call_at_a_time_until_it_answers(scene:
     taken = scene.take()
     assert taken is not None
     assert scene.take() is None, "one tries"
-    scene.lake.list_soon()
+    scene.lake.listings.soon()
     assert not scene.lake.starts_listing(scene.moment)
     told = scene.end(*taken, MISSING)
     assert [each.available for each in told if isinstance(each, CatalogAnswers)] == [True]
@@ -332,6 +331,6 @@ def test_no_request_is_lost_and_no_table_is_looked_at_twice_at_once(steps: list[
         history.end("", counted())
     scene.lake.calls.ended(None)
     for _ in range(400):
-        scene.now = max(scene.now + 1, scene.lake.next_at or 0.0)
+        scene.now = max(scene.now + 1, scene.lake.order.next_at or 0.0)
         history.owed -= {*scene.waiting()}
     assert not history.owed

@@ -15,7 +15,7 @@ from compactor.settings.current import CurrentSettings
 from compactor.shards import EVERYTHING, Shard
 from compactor.storage.ledger_database import opened_by
 from streaming.intake.heard import Heard
-from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
+from streaming.ledger.driver_ledger import DriverLedger, Holder, state_file
 from streaming.ledger.table_record import Asked
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, A, Scene, named, until
@@ -28,30 +28,31 @@ class Driving:
         self.scene = Scene(folder, service={"manifest_disk_bytes": 0}, **sections)
         self.settings = CurrentSettings(self.scene.settings)
         self.shard = EVERYTHING
-        self.may_sweep = True
         self.checkpoint, self.token = f"file://{folder}/checkpoint", 0
         self.ledger = self._ledger()
 
     def _ledger(self) -> DriverLedger:
         scene = self.scene
-        around = Around(scene._wake, self.shard, lambda: self.may_sweep, lambda: False)
         return DriverLedger(
-            settings=self.settings,
-            catalogs=scene.catalogs,
-            board=scene.board,
-            plans=scene.plans,
-            checkpoint=self.checkpoint,
-            around=around,
-            listener=scene.published.append,
-            clock=lambda: self.scene.now,
-            token=self.token,
+            self.settings,
+            scene.catalogs,
+            scene.board,
+            scene.plans,
+            self.checkpoint,
+            scene.published.append,
+            self.shard,
+            Holder(token=self.token),
         )
+
+    def start(self) -> None:
+        self.ledger.start()
+        self.ledger.check(behind=False, may_list=True)
 
     def restart(self) -> None:
         self.ledger.stop(PATIENCE_SECONDS)
         self.scene.restart()
         self.ledger = self._ledger()
-        self.ledger.start()
+        self.start()
 
     def files(self) -> dict[str, int]:
         return self.scene.files() if self.scene.board.get(NAME) is not None else {}
@@ -68,7 +69,7 @@ def driving(tmp_path: Path) -> Iterator[Driving]:
 
 def test_commits_are_counted_by_their_events_and_without_them_by_sweeps(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
-    driving.ledger.start()
+    driving.start()
     until(lambda: driving.files() == {A: 2})
     driving.scene.history.append_unreal("b", [3])
     snapshot = driving.scene.history.table.metadata.current_snapshot_id
@@ -79,7 +80,6 @@ def test_commits_are_counted_by_their_events_and_without_them_by_sweeps(driving:
 
 
 def test_an_event_is_counted_before_the_first_sweep(driving: Driving) -> None:
-    driving.may_sweep = False
     driving.scene.history.append_unreal("a", [1])
     driving.ledger.start()
     driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)])
@@ -117,7 +117,7 @@ def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.
 
 def test_a_restart_on_the_same_checkpoint_recounts_nothing(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
-    driving.ledger.start()
+    driving.start()
     until(lambda: driving.files() == {A: 2})
     driving.restart()
     until(lambda: driving.files() == {A: 2})
@@ -129,7 +129,7 @@ def test_a_restart_on_the_same_checkpoint_recounts_nothing(driving: Driving) -> 
 
 def test_a_table_that_was_dropped_while_no_service_ran_leaves_no_state(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1])
-    driving.ledger.start()
+    driving.start()
     until(lambda: driving.files() == {A: 1})
     until(lambda: driving.ledger.looker.database.names() == [NAME.key])
     driving.ledger.stop(PATIENCE_SECONDS)
@@ -151,10 +151,10 @@ def test_damaged_names_in_the_state_are_left_out(driving: Driving) -> None:
 
 def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
     driving.scene.history.append_unreal("a", [1, 2])
-    driving.ledger.start()
+    driving.start()
     until(lambda: driving.files() == {A: 2})
     driving.ledger.stop(PATIENCE_SECONDS)
-    state_file(driving.ledger.checkpoint).unlink()
+    state_file(driving.checkpoint).unlink()
     driving.restart()
     until(lambda: len(driving.scene.updates) == 2)
     assert driving.files() == {A: 2}
@@ -186,7 +186,7 @@ def test_a_table_that_the_settings_exclude_during_its_look_does_not_come_back(dr
     scene, ledger = driving.scene, driving.ledger
     scene.history.append_unreal("a", [1, 2])
     scene.catalogs.silent = {"lake"}
-    ledger.start()
+    driving.start()
     ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)])
     until(lambda: NAME in scene.catalogs.calls)
     current = scene.settings.model_copy(update={"tables": scene.settings.tables.model_copy(update={"exclude": ("*",)})})
@@ -207,7 +207,7 @@ def test_tables_of_another_service_are_neither_swept_nor_counted_nor_are_their_r
     driving.shard = OTHER
     driving.ledger = driving._ledger()
     driving.scene.board.request(NAME, ["id = 2"])  # of before `service.shard` was changed
-    driving.ledger.start()
+    driving.start()
     driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
     until(lambda: driving.ledger.counted == (0, 0))
     assert driving.scene.board.known() == ()
@@ -266,14 +266,14 @@ OTHER = Shard(0, 2) if Shard(1, 2).owns(NAME) else Shard(1, 2)
 def test_updates_are_published_once(driving: Driving) -> None:
     """A sweep and an event at the same time are one look, or a count and a look that finds nothing."""
     driving.scene.history.append_unreal("a", [1])
-    driving.ledger.start()
+    driving.start()
     driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)] * 100)
     until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1) and driving.scene.updates)
     assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1
 
 
 def test_the_space_for_the_state_is_that_of_its_volume(driving: Driving) -> None:
-    driving.ledger.start()
+    driving.start()
     space = driving.ledger.space
     assert space is not None
     assert space.free_bytes > 0

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
 from compactor.shards import Shard
 from compactor.table_names import TableName
 from streaming.intake.heard import AnyHeard, Heard, HeardLocation
-from streaming.ledger.actions import Told
-from streaming.ledger.kept_requests import (
-    MOST_CHARACTERS,
-    MOST_REQUESTS,
-    MOST_UNKNOWN_CHARACTERS,
-    MOST_UNKNOWN_REQUESTS,
-)
+from streaming.ledger.catalog_calls import Listing
 from streaming.ledger.metadata_folders import MOST_SHARING
 from streaming.ledger.table_record import Asked, Lane
+from streaming.ledger.tables import EACH, MOST_OF_A_TABLE, MOST_OF_UNKNOWN
 from tests.unit.streaming.ledger.catalog_scene import PLACE, START, CatalogScene, counted, named
 
 T = named("t")
@@ -26,8 +22,13 @@ COMMIT = Heard(T, "canonical", 5_000, writes=True)
 WRITTEN = HeardLocation(PLACE, "s3", 5_000)
 
 
+class Told(NamedTuple):
+    requests: Mapping[TableName, Sequence[str]]
+    looks: Mapping[TableName, Asked]
+
+
 def hear(scene: CatalogScene, *events: AnyHeard, waiting: Mapping[TableName, tuple[str, ...]] | None = None) -> Told:
-    return scene.tables.hear(events, waiting or {}, scene.moment)
+    return Told(*scene.tables.hear(events, waiting or {}, scene.moment))
 
 
 @pytest.fixture
@@ -99,30 +100,25 @@ def requests_of(*names: str, request: str = "id = 1") -> list[Heard]:
 
 
 def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twice(scene: CatalogScene) -> None:
-    filters = tuple(f"id = {number}" for number in range(MOST_REQUESTS))
-    events = [replace(COMMIT, request=text) for text in filters]
-    assert hear(scene, *events, *events).requests == {T: [*filters]}
-    assert hear(scene, *events, replace(COMMIT, request="more"), waiting={T: filters}).requests == {}
-    assert hear(scene, replace(COMMIT, request="more"), waiting={T: filters[1:]}).requests == {T: ["more"]}
+    filters = [f"id = {number}" for number in range(200)]
+    kept = tuple(hear(scene, *(replace(COMMIT, request=text) for text in (*filters, *filters))).requests[T])
+    assert 100 <= len(kept) < 200
+    assert hear(scene, replace(COMMIT, request="more"), waiting={T: kept}).requests == {}
+    assert hear(scene, replace(COMMIT, request="more"), waiting={T: kept[1:]}).requests == {T: ["more"]}
+    assert hear(scene, *requests_of("t", request="x" * (MOST_OF_A_TABLE + 1))).looks == {}
 
 
-def test_requests_of_unknown_tables_are_bounded(scene: CatalogScene, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("length", "kept"), [(1, 400), (4_000, 50)])
+def test_requests_of_unknown_tables_are_bounded(
+    scene: CatalogScene, caplog: pytest.LogCaptureFixture, length: int, kept: int
+) -> None:
     """Anyone who may write to the topic can name tables that do not exist."""
-    flood = requests_of(*(f"u{number}" for number in range(3 * MOST_UNKNOWN_REQUESTS)))
-    told = hear(scene, *flood, *requests_of("u0", request=""), replace(COMMIT, writes=False, request=""))
-    assert len(told.requests) == len(told.looks) == MOST_UNKNOWN_REQUESTS + 1
+    flood = requests_of(*(f"{number}{'x' * length}" for number in range(1_000)))
+    told = hear(scene, *flood, replace(COMMIT, writes=False, request=""))
     assert told.requests[T] == [""], "a table that is known has its own bound"
+    assert len(told.looks) == len(told.requests)
+    assert kept < len(told.requests) <= 1 + MOST_OF_UNKNOWN // (EACH + length)
     assert caplog.text.count("requested rewrites are dropped") == 1
-    assert "2001" in caplog.text
-
-
-def test_long_names_and_filters_fill_neither_memory_nor_disk(scene: CatalogScene) -> None:
-    names = [f"{number}{'x' * 4_000}" for number in range(200)]
-    told = hear(scene, *requests_of(*names))
-    assert len(told.requests) == MOST_UNKNOWN_CHARACTERS // len(f"lake.db.{names[-1]}id = 1")
-    assert hear(scene, *requests_of("long", request="x" * (MOST_CHARACTERS + 1))).looks == {}
-    filters = [f"id = {number}{' ' * 9_980}" for number in range(8)]
-    assert hear(scene, *(replace(COMMIT, request=text) for text in filters)).requests == {T: filters[:6]}
 
 
 # --- events that name a metadata file ---------------------------------------------------------------------------------
@@ -146,17 +142,23 @@ def test_an_unknown_folder_asks_for_listings_until_its_table_is_found(scene: Cat
     assert hear(scene, WRITTEN, WRITTEN).looks == {}
     scene.now += 5
     assert not scene.lake.starts_listing(scene.moment)
-    assert scene.tables.search_folders(scene.moment) == []
+    scene.tables.search_folders(scene.moment)
     scene.list("t", "new")
     scene.look(counted(place=PLACE))
     assert [*hear(scene, WRITTEN).looks] == [named("new")]
 
 
-def test_a_folder_of_no_table_is_published_once(scene: CatalogScene) -> None:
-    hear(scene, WRITTEN)
-    scene.now += 100
-    (told,) = scene.tables.search_folders(scene.moment)
-    assert (told.source, told.folder) == ("s3", "s3://lake/t/metadata")  # type: ignore[union-attr]
-    hear(scene, WRITTEN)
-    scene.now += 100
-    assert scene.tables.search_folders(scene.moment) == []
+def test_a_folder_of_no_table_is_logged_once_and_lists_the_catalogs_twice(
+    scene: CatalogScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    listings = 0
+    for _ in range(100):
+        hear(scene, WRITTEN)
+        scene.tables.search_folders(scene.moment)
+        if scene.lake.starts_listing(scene.moment):
+            listings += 1
+            scene.lake.listing_ended(Listing(), scene.moment)
+        scene.now += 1
+    assert listings == 2
+    assert caplog.text.count("no known table has its metadata in s3://lake/t/metadata") == 1

@@ -18,7 +18,10 @@ from tests.unit.streaming.ledger.scene import PATIENCE_SECONDS, until
 
 
 class Looks:
-    """In place of the driver: looks that hang while their table is held, and fail where the test says so."""
+    """In place of the driver: looks that hang while their table is held, and fail where the test says so.
+
+    `now`: of the clock of the threads that look.
+    """
 
     def __init__(self) -> None:
         self.tables: Any = self  # of the driver's tables, threads ask for the catalogs alone
@@ -29,6 +32,16 @@ class Looks:
         self.stale: list[str] = []
         self.listings = 0
         self.failing: set[str] = set()
+        self.now = 0.0
+        self.started: list[LedgerThreads] = []
+
+    def start(self, per_catalog: int = 1) -> LedgerThreads:
+        driver: Any = self
+        threads = LedgerThreads(driver, per_catalog)
+        threads.ticks = lambda: self.now
+        self.started.append(threads)
+        threads.start()
+        return threads
 
     def put(self, *names: str, catalog: str = "lake", held: bool = False) -> None:
         for name in names:
@@ -63,53 +76,26 @@ class Looks:
             each.set()
 
 
-class Threads(LedgerThreads):
-    """With a clock that the test sets."""
-
-    def __init__(self, looks: Looks, per_catalog: int) -> None:
-        self.now = 0.0
-        driver: Any = looks
-        super().__init__(driver, per_catalog, ticks=lambda: self.now)
-
-    def wait_in_vain(self) -> None:
-        self.now += LOOK_SECONDS + 1
-        self.check()
-
-    @property
-    def alive(self) -> int:
-        return sum(thread.is_alive() for thread in self._threads)
+def alive(threads: LedgerThreads) -> int:
+    return len(threads._seats)
 
 
 @pytest.fixture
-def looks() -> Looks:
-    return Looks()
-
-
-@pytest.fixture
-def started() -> Iterator[list[Threads]]:
-    made: list[Threads] = []
+def looks() -> Iterator[Looks]:
+    made = Looks()
     yield made
-    for each in made:
+    for each in made.started:
         each.stop(PATIENCE_SECONDS)
 
 
-def start(looks: Looks, started: list[Threads], per_catalog: int = 1) -> Threads:
-    threads = Threads(looks, per_catalog)
-    started.append(threads)
-    threads.start()
-    return threads
-
-
-def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
-    looks: Looks, started: list[Threads]
-) -> None:
-    threads = start(looks, started)
+def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(looks: Looks) -> None:
+    threads = looks.start()
     looks.put("hangs", held=True)
     until(lambda: looks.begun)
-    threads.now = LOOK_SECONDS
+    looks.now = LOOK_SECONDS
     threads.check()
     assert threads.hanging == ()
-    threads.now += 1
+    looks.now += 1
     threads.check()
     threads.check()
     assert (threads.hanging, looks.stale) == ((named("hangs"),), ["hangs"])
@@ -117,57 +103,52 @@ def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
     until(lambda: looks.ended == ["t"])
     looks.held["hangs"].set()
     until(lambda: threads.hanging == ())
-    until(lambda: threads.alive == 2)
+    until(lambda: alive(threads) == 2)
 
 
 @pytest.mark.parametrize("per_catalog", [4, 10])
-def test_after_a_store_was_slow_for_long_as_many_threads_look_as_before(
-    looks: Looks, started: list[Threads], per_catalog: int
-) -> None:
+def test_after_a_store_was_slow_for_long_as_many_threads_look_as_before(looks: Looks, per_catalog: int) -> None:
     """More looks hang than threads are replaced: those that were not replaced go on after their look."""
-    threads, most = start(looks, started, per_catalog), per_catalog + MOST_HANGING
+    threads, most = looks.start(per_catalog), per_catalog + MOST_HANGING
     looks.put(*(f"t{number}" for number in range(most)), held=True)
     for begun in (per_catalog, most) if per_catalog > MOST_HANGING else (*range(per_catalog, most, per_catalog), most):
         until(lambda begun=begun: len(looks.begun) == begun)  # type: ignore[misc]
-        threads.wait_in_vain()
+        looks.now += LOOK_SECONDS + 1
+        threads.check()
     assert len(threads.hanging) == most
     looks.close()
     until(lambda: len(looks.ended) == most)
-    until(lambda: threads.alive == 2 * per_catalog)
+    until(lambda: alive(threads) == 2 * per_catalog)
     assert threads.hanging == ()
 
 
-def test_no_catalog_and_no_unexpected_failure_holds_up_another_look(looks: Looks, started: list[Threads]) -> None:
-    threads = start(looks, started)
+def test_no_catalog_and_no_unexpected_failure_holds_up_another_look(looks: Looks) -> None:
+    threads = looks.start()
+    threads.may_list = True
     looks.put("hangs", catalog="other", held=True)
     looks.failing = {"fails"}
     looks.put("fails", "t")
     until(lambda: looks.ended == ["t"] and looks.listings > 2)
-    assert threads.alive == 2
+    assert alive(threads) == 2
 
 
-def test_stop_ends_all_threads_after_their_current_table_and_waits_for_none_that_hangs(
-    looks: Looks, started: list[Threads]
-) -> None:
-    threads = start(looks, started)
+def test_stop_waits_for_no_look_that_hangs(looks: Looks) -> None:
+    threads = looks.start()
     looks.put("hangs", held=True)
     until(lambda: looks.begun)
-    threads.wait_in_vain()
-    looks.close = lambda: None  # type: ignore[method-assign]
+    looks.now += LOOK_SECONDS + 1
+    threads.check()
+    held = looks.held.pop("hangs")
     threads.stop(PATIENCE_SECONDS)
-    until(lambda: threads.alive == 1)
-    looks.held["hangs"].set()
+    until(lambda: alive(threads) == 1)
+    held.set()
 
 
-def test_listings_begin_when_the_stream_has_fixed_its_first_offsets(looks: Looks, started: list[Threads]) -> None:
-    threads = Threads(looks, 1)
-    started.append(threads)
-    may_list = threading.Event()
-    threads.may_list = may_list.is_set
-    threads.start()
+def test_listings_begin_when_the_stream_has_fixed_its_first_offsets(looks: Looks) -> None:
+    threads = looks.start()
     looks.put("t")
     until(lambda: looks.ended == ["t"])
-    time.sleep(0.01)
+    time.sleep(0.3)
     assert looks.listings == 0
-    may_list.set()
+    threads.may_list = True
     until(lambda: looks.listings)

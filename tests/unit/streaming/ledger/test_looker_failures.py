@@ -38,7 +38,7 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     scene.look()
     assert scene.database.head(NAME.key) is not None
     scene.board.request(NAME, ["id = 1"])
-    scene.lake.listed = True
+    scene.lake.listings.ended = True
     scene.catalog.drop_table("db.t")
     assert scene.look().outcome is Outcome.MISSING
     assert scene.board.tables() == ()
@@ -56,7 +56,7 @@ def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(sce
     scene.catalog.drop_table("db.t")
     assert scene.look().outcome is Outcome.MISSING, "no listing has ended"
     assert scene.database.head(NAME.key) is not None
-    scene.lake.listed = True
+    scene.lake.listings.ended = True
     assert scene.look().outcome is Outcome.MISSING
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
 
@@ -79,7 +79,7 @@ def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -
     scene.catalogs.failure = None
     scene.look()
     assert scene.debt().requested == ("id = 1",)
-    scene.catalogs.failure, scene.lake.listed = TableMissingError("404"), True
+    scene.catalogs.failure, scene.lake.listings.ended = TableMissingError("404"), True
     scene.look()
     assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
     scene.look()
@@ -132,7 +132,7 @@ def test_a_name_that_was_never_loaded_and_is_not_listed_is_no_table_and_is_logge
 ) -> None:
     """Events of a catalog also name Hive's tables, and tables that this service may not see."""
     caplog.set_level("INFO")
-    scene.lake.listed, scene.catalogs.failure = True, UNREADABLE
+    scene.lake.listings.ended, scene.catalogs.failure = True, UNREADABLE
     for _ in range(2):
         assert scene.look(named("forbidden")).error is UNREADABLE
     assert scene.board.known() == ()
@@ -147,7 +147,7 @@ def test_a_table_that_is_unreadable_now_stays_on_the_board(scene: Scene, known_b
         scene.look()
     if known_by == "the saved counts":
         scene.restart()
-    scene.lake.listed = known_by != "no listing"
+    scene.lake.listings.ended = known_by != "no listing"
     silent = known_by.startswith("nothing")
     scene.catalogs.failure = RetryError("damage", reason=Reason.CATALOG_UNAVAILABLE) if silent else UNREADABLE
     assert scene.look().outcome is Outcome.UNREADABLE

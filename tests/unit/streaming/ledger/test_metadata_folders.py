@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.ledger import metadata_folders
 from streaming.ledger.metadata_folders import (
-    FOREIGN_SECONDS,
     LIST_AFTER_SECONDS,
     LISTING_PAUSE_SECONDS,
-    SEARCH_SECONDS,
+    MOST_FOLDERS,
+    SEARCH_AGAIN_SECONDS,
     MetadataFolders,
     folder_of,
     metadata_version,
@@ -25,13 +24,8 @@ T, U = named("t"), named("u")
 
 
 def listings(folders: MetadataFolders, begin: int, seconds: float) -> list[int]:
-    """When the catalogs are listed. Searches that take too long end."""
-    found = []
-    for now in range(begin, begin + int(seconds)):
-        folders.given_up(now)
-        if folders.must_list(now):
-            found.append(now)
-    return found
+    """When the catalogs are listed."""
+    return [now for now in range(begin, begin + int(seconds)) if folders.must_list(now)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +54,7 @@ def test_the_number_of_a_metadata_file(name: str, version: int | None) -> None:
 @given(st.text())
 def test_any_location_can_be_searched(location: str) -> None:
     folders = MetadataFolders()
-    folders.search(location, "s3", 0.0)
+    folders.search(location, 0.0)
     folders.put(T, location)
     assert folders.find(location) == (T,)
 
@@ -80,42 +74,33 @@ def test_a_look_tells_where_a_table_is() -> None:
 def test_an_unknown_folder_is_searched_by_listings_until_a_look_finds_its_table() -> None:
     folders = MetadataFolders()
     for _ in range(3):
-        folders.search(FILE, "s3", 0.0)
+        folders.search(FILE, 0.0)
     assert listings(folders, 0, 40) == [int(each) + 1 for each in LIST_AFTER_SECONDS]
     folders.put(T, FILE)
-    assert (folders.given_up(1_000.0), listings(folders, 40, 100)) == ([], [])
+    assert listings(folders, 40, 100) == []
 
 
 def test_listings_have_a_pause() -> None:
     folders = MetadataFolders()
     for second in range(50):
-        folders.search(f"s3://lake/{second}/1.metadata.json", "s3", second)
+        folders.search(f"s3://lake/{second}/1.metadata.json", second)
         folders.must_list(second)
     times = listings(folders, 50, 100)
     assert all(later - earlier > LISTING_PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
-def test_a_folder_without_a_table_is_reported_once_and_left_alone_for_a_day() -> None:
+def test_a_flood_of_foreign_folders_fills_neither_the_memory_nor_the_catalogs_time() -> None:
+    """Each is left alone for a day after its search."""
     folders = MetadataFolders()
-    folders.search(FILE, "s3", 0.0)
-    assert folders.given_up(SEARCH_SECONDS) == []
-    assert folders.given_up(SEARCH_SECONDS + 1) == [("s3", folder_of(FILE))]
-    folders.search(FILE, "s3", SEARCH_SECONDS + 2)
-    assert folders.given_up(1_000.0) == []
-    folders.search(FILE, "s3", SEARCH_SECONDS + 1 + FOREIGN_SECONDS)
-    assert folders.must_list(SEARCH_SECONDS + 10 + FOREIGN_SECONDS)
-
-
-def test_a_flood_of_foreign_folders_fills_neither_the_memory_nor_the_catalogs_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metadata_folders, "MOST_FOLDERS", 10)
-    folders = MetadataFolders()
-    for number in range(100):
-        folders.search(f"s3://lake/{number}/1.metadata.json", "s3", 0.0)
-    assert len(folders.given_up(100.0)) == 10
-    folders.search(FILE, "s3", 101.0)
-    assert listings(folders, 101, 200) == []
-    folders.given_up(101.0 + FOREIGN_SECONDS)
-    folders.search(FILE, "s3", 102.0 + FOREIGN_SECONDS)
-    assert folders.must_list(120.0 + FOREIGN_SECONDS)
+    for second in range(100):
+        for number in range(MOST_FOLDERS // 10):
+            folders.search(f"s3://lake/{second}/{number}/1.metadata.json", float(second))
+        folders.must_list(second)
+    assert len(folders._searched) == MOST_FOLDERS
+    assert len(listings(folders, 100, 200)) <= len(LIST_AFTER_SECONDS)
+    folders.search(FILE, 300.0)
+    assert listings(folders, 300, 100) == [], "there is no room for it"
+    later = int(SEARCH_AGAIN_SECONDS) + 1
+    folders.must_list(later)
+    folders.search("s3://lake/0/0/1.metadata.json", later)
+    assert listings(folders, later, 100) == [later + int(each) + 1 for each in LIST_AFTER_SECONDS]
