@@ -465,12 +465,12 @@ STREAM_ENDS = counter(
     "firnline_stream_ends_total",
     "Times that the query of the stream ended and was started again, by cause.",
     "`kafka_unavailable`: the brokers, the topics or the rights on them. `unavailable`: what a batch is kept in. "
-    "`unexpected`: see the log; at the second end at the same offsets the query goes on from the end of the topics.",
+    "`unexpected`: see the log; after a minute at the same offsets the query goes on from the end of the topics.",
     labels=("query", "cause"),
 )
 EVENTS_LOST = counter(
     "firnline_lost_events_total",
-    "Offsets that were skipped because the query failed twice at the same place and went on from the topics' end. "
+    "Offsets that were skipped because the query failed for a minute at the same place and went on from the topics' end. "
     "All tables are looked at; requested rewrites among them are lost.",
     "See the log: it has the place and the error. Correct the producer of the record.",
     labels=("query",),

@@ -27,7 +27,7 @@ from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
-from compactor.settings.tree import Settings
+from compactor.settings.tree import Settings, table_switch
 from compactor.spark.cluster import STREAM_CORES, ClusterWatch, SparkExecutors
 from compactor.spark.shipped_modules import check_executors
 from compactor.table_names import TableName
@@ -166,6 +166,16 @@ def rewriting(
         files=files or FileHolds(),
     )
     return Rewriting(catalogs, cache, records, rewriter, slots, cluster, TableSearch(catalogs))
+
+
+def check_switch(table: TableView) -> None:
+    """Make sure that the table's owner has not switched firnline off.
+
+    Raises:
+        InputError: the property `firnline.enabled` is false.
+    """
+    if table_switch(table.properties) is False:
+        raise InputError(f"table {table.name} has the property firnline.enabled=false; unset it first")
 
 
 def check_turn(settings: Settings, table: TableView) -> None:

@@ -32,7 +32,6 @@ REMOVED: Final[dict[str, str]] = {
     "manifests.wait_seconds": "merges wait an hour for another writer's commit; manifests.rewrite switches them",
     "service.trigger_seconds": "events are read once a second",
     "service.switch_check_seconds": "switches are read every 15 seconds",
-    "service.shard_group": "set service.shard instead, e.g. 0/2 and 1/2 for two services",
     "service.retry_seconds": "the first back-off of a table is 10 seconds",
     "service.manifests_per_batch": "a look reads at most 500 manifests",
     "service.manifest_job_bytes": "executors decode manifests from 256 MiB on",

@@ -9,7 +9,6 @@ import click
 from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.progress import track
-from rich.table import Table
 
 from compactor.errors import FirnlineError, InputError
 from compactor.iceberg.tables import Catalogs, file_sizes
@@ -22,8 +21,8 @@ from compactor.table_names import TableName
 from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
 from streaming.commands import reports
-from streaming.commands.console import PlainConsole, result_console
-from streaming.commands.options import OUTPUT, numbers, print_error, print_json
+from streaming.commands.console import PlainConsole, columns, result_console
+from streaming.commands.options import OUTPUT, numbers, print_error, print_result
 from streaming.ledger.watched_tables import NO_TABLES, watched_tables
 from streaming.wiring import manifest_cache
 
@@ -74,13 +73,14 @@ def assess_tables(
             documents.append(document(name, _assessed(settings, catalogs, name, crons, most), bill))
         except FirnlineError as error:
             failed.append((name, error))
-    if output == "json":
-        print_json({"tables": documents, "errors": reports.error_documents(failed)})
-    else:
+
+    def show_all() -> None:
         for each in documents:
             show(result_console(), each)
         if not names:
             click.echo(NO_TABLES)
+
+    print_result(output, {"tables": documents, "errors": reports.error_documents(failed)}, show_all)
     for _, other in failed[1:]:
         print_error(other)
     if failed:
@@ -128,20 +128,9 @@ def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
 
 
 def show(console: PlainConsole, found: dict[str, Any]) -> None:
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{found['table']}: {found['commits']:,} commits in {found['days']:.2f} days, "
-        f"{found['bytes_in'] / 1024**2:,.1f} MB",
-        caption="Small files after each commit: mean, most, at the end. WA: bytes rewritten per byte written. "
-        "Requests: of the rewrites, and of one scan of everything.",
-    )
     with_bill = any(each["cost"] is not None for each in found["scenarios"])
-    headings = ["", "mean", "most", "end", "WA", "rewrites", "requests", "a scan", *(["cost"] if with_bill else [])]
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
-    for each in found["scenarios"]:
-        row = [
+    rows = (
+        (
             each["name"],
             f"{each['mean_small_files']:,.1f}",
             f"{each['most_small_files']:,}",
@@ -150,6 +139,19 @@ def show(console: PlainConsole, found: dict[str, Any]) -> None:
             f"{each['rewrite_commits']:,}",
             f"{each['requests']:,}",
             f"{each['requests_per_scan']:,}",
-        ]
-        table.add_row(*row, *([f"{each['cost']:,.2f}"] if with_bill else []))
+            *([f"{each['cost']:,.2f}"] if with_bill else []),
+        )
+        for each in found["scenarios"]
+    )
+    table = columns(
+        ("", "mean", "most", "end", "WA", "rewrites", "requests", "a scan", *(["cost"] if with_bill else [])),
+        rows,
+        left={""},
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{found['table']}: {found['commits']:,} commits in {found['days']:.2f} days, "
+        f"{found['bytes_in'] / 1024**2:,.1f} MB",
+        caption="Small files after each commit: mean, most, at the end. WA: bytes rewritten per byte written. "
+        "Requests: of the rewrites, and of one scan of everything.",
+    )
     console.print(table)

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from compactor.commit.in_flight import new_run_id
-from compactor.errors import InputError
 from compactor.events import RunSkipped, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.opening import known_deployment
@@ -25,12 +24,12 @@ from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from streaming.commands import reports
 from streaming.commands.console import result_console
-from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, rewrite_options
+from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_result, rewrite_options
 from streaming.commands.plan import plan_of, show_plan
 from streaming.commands.progress import progress_display
 from streaming.logs.events import log_event
 from streaming.service.event_bus import EventBus
-from streaming.wiring import check_turn, history_of, rewriting
+from streaming.wiring import check_switch, check_turn, history_of, rewriting
 
 HISTORY_SECONDS = 60.0
 
@@ -53,8 +52,7 @@ def compact(
     if dry_run:
         show_plan(made, output)
         return
-    if table_switch(made.table.properties) is False:
-        raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
+    check_switch(made.table)
     if made.has_work:
         check_turn(settings, made.table)
     with progress_display(output) as progress:
@@ -62,10 +60,8 @@ def compact(
         result = _run(
             settings, made, cache, lambda done, total, _bytes: progress.update(bar, completed=done, total=total)
         )
-    if output == "json":
-        print_json(reports.run_document(result, made))
-    else:
-        reports.print_run(result_console(), result, made)
+    document = reports.run_document(result, made)
+    print_result(output, document, lambda: reports.print_run(result_console(), result, made))
     if result.dropped:
         fail(result.dropped[0].error, FAILED_SAFELY)
 

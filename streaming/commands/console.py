@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from streaming.commands.streams import printable
@@ -27,6 +29,16 @@ class PlainConsole(Console):
 def styled(text: str, style: str) -> Text:
     """The text for a `PlainConsole`, in a style of Rich."""
     return Text(printable(text), style)
+
+
+def columns(headings: Iterable[str], rows: Iterable[Iterable[str]], left: Collection[str], **options: Any) -> Table:
+    """A table. `left`: headings of texts; the other columns are numbers. `options`: of Rich."""
+    table = Table(**options)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def result_console() -> PlainConsole:

@@ -14,7 +14,7 @@ import click
 from rich.filesize import decimal
 
 from compactor.commit.in_flight import new_run_id
-from compactor.errors import InputError, ReplanError
+from compactor.errors import InputError
 from compactor.iceberg.other_compactors import flink_converts, other_compactors, unlisted_before
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
@@ -23,20 +23,17 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.conversion import MAYBE_BESIDE, Conversion, not_beside, plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs.convert import ConversionResult, Converting, nothing_converted
-from compactor.settings.tree import Settings, load_settings, table_switch
+from compactor.settings.tree import Settings, load_settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from streaming.commands.console import result_console, styled
-from streaming.commands.options import OUTPUT, print_json
-from streaming.commands.progress import progress_display
+from streaming.commands.options import OUTPUT, print_result
+from streaming.commands.progress import in_attempts, progress_display
 from streaming.commands.streams import printable
 from streaming.logs.events import log_event
-from streaming.wiring import check_turn, rewriting
+from streaming.wiring import check_switch, check_turn, rewriting
 
 CACHE_BYTES = 64 * 1024 * 1024
-ATTEMPTS = 3
-"""Another commit may touch the same files meanwhile; each attempt begins with a new look at the table."""
-
 Check = Callable[[TableView], None]
 
 
@@ -88,8 +85,7 @@ def _check(settings: Settings, stopped: TableView | None, view: TableView) -> No
         InputError: the table is switched off, or another program works on it.
         LaterError, RetryError: as `check_turn`.
     """
-    if table_switch(view.properties) is False:
-        raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
+    check_switch(view)
     known = stopped.snapshot.snapshot_id if stopped and stopped.snapshot else None
     if flink_converts(takewhile(lambda each: each.snapshot_id != known, view.history)):
         raise InputError(
@@ -137,17 +133,13 @@ def _run(
             def moved(done: int, total: int) -> None:
                 progress.update(bar, completed=done, total=total)
 
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    conversion = plan_conversion(take_inventory(view, cache))
-                    if attempt > 1 and conversion.deletes:
-                        check(view)
-                    return Converting(parts.rewriter, view, conversion, new_run_id(view), progress=moved).convert()
-                except ReplanError:
-                    if attempt == ATTEMPTS:
-                        raise
-                    view = catalogs.load(view.name, view.ref)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            def converted(now: TableView) -> ConversionResult:
+                conversion = plan_conversion(take_inventory(now, cache))
+                if now is not view and conversion.deletes:
+                    check(now)
+                return Converting(parts.rewriter, now, conversion, new_run_id(now), progress=moved).convert()
+
+            return in_attempts(converted, view, catalogs)
     finally:
         session.stop()
 
@@ -162,9 +154,6 @@ def _show_plan(view: TableView, conversion: Conversion, output: str) -> None:
         "not_convertible": conversion.refused,
         "why": conversion.why,
     }
-    if output == "json":
-        print_json(document)
-        return
     if conversion.deletes:
         found = (
             f"{len(conversion.deletes)} equality delete files; the key columns of {len(files)} data files "
@@ -174,13 +163,14 @@ def _show_plan(view: TableView, conversion: Conversion, output: str) -> None:
         found = f"none of {conversion.refused} equality delete files can be converted: {conversion.why}"
     else:
         found = "no equality deletes"
-    click.echo(printable(f"{view.name}: {found}"))
+    print_result(output, document, lambda: click.echo(printable(f"{view.name}: {found}")))
 
 
 def _show(result: ConversionResult, output: str) -> None:
-    if output == "json":
-        print_json({**asdict(result), "table": str(result.table)})
-        return
+    print_result(output, {**asdict(result), "table": str(result.table)}, lambda: _print(result))
+
+
+def _print(result: ConversionResult) -> None:
     console, name = result_console(), styled(str(result.table), "bold")
     if result.snapshot_after is not None:
         console.print(

@@ -17,7 +17,7 @@ from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
 from streaming.commands.console import result_console
-from streaming.commands.options import OUTPUT, exit_code, not_empty, print_error, print_json
+from streaming.commands.options import OUTPUT, exit_code, not_empty, print_error, print_result
 from streaming.commands.pause import pause_text
 from streaming.commands.progress import progress_display, reads_shown, shown
 from streaming.ledger.watched_tables import NO_TABLES, watched_tables
@@ -43,14 +43,15 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
         documents, failed = reports.debt_documents(
             settings, catalogs, cache, counted, why=why, pauses=pauses, waits=waits
         )
-    if output == "json":
-        print_json({"tables": documents, "errors": reports.error_documents(failed)})
-    else:
+
+    def show() -> None:
         reports.print_debt(result_console(), documents)
         if not names:
             click.echo(NO_TABLES)
         for each in pauses:
             click.echo(f"paused: {pause_text(each)}")
+
+    print_result(output, {"tables": documents, "errors": reports.error_documents(failed)}, show)
     for _, error in failed:
         print_error(error)
     if failed:

@@ -13,7 +13,7 @@ from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.options import OUTPUT, print_result
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import BadEvent, RawEvent, TableChanged, decode
 from streaming.commit_events.strict_json import INT64_MAX
@@ -59,10 +59,8 @@ def emit(config: Path | None, /, table: str, snapshot_id: int | None, output: st
         raise InputError(f"table name {table!r} cannot be used: {decoded.detail}")
     _check_topic(settings.kafka)
     publish(settings.kafka, key, value, what="the event")
-    if output == "json":
-        print_json({"table": str(name), "snapshot_id": snapshot_id, "event_id": changed.event_id})
-    else:
-        click.echo(f"announced: {name}, on topic {settings.kafka.commit_topic}")
+    document = {"table": str(name), "snapshot_id": snapshot_id, "event_id": changed.event_id}
+    print_result(output, document, lambda: click.echo(f"announced: {name}, on topic {settings.kafka.commit_topic}"))
 
 
 def _announceable(table: str, settings: Settings) -> TableName:

@@ -21,7 +21,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.commands.console import PlainConsole, result_console, styled
-from streaming.commands.options import OUTPUT, not_empty, print_json
+from streaming.commands.options import OUTPUT, not_empty, print_result
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -78,10 +78,8 @@ def history(
     found = kept.read(
         HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)
     )
-    if output == "json":
-        print_json({"table": str(name), "decisions": [document(row) for row in found]})
-    else:
-        show(result_console(), name, found)
+    decisions = {"table": str(name), "decisions": [document(row) for row in found]}
+    print_result(output, decisions, lambda: show(result_console(), name, found))
 
 
 def document(row: Mapping[str, Any]) -> dict[str, Any]:

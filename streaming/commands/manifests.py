@@ -11,24 +11,21 @@ from rich.filesize import decimal
 
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.manifest_debt import ManifestCounts, manifests_of
-from compactor.errors import InputError, ReplanError
 from compactor.events import ManifestsRewritten
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
-from compactor.settings.tree import ManifestSettings, Settings, load_settings, table_switch
+from compactor.settings.tree import ManifestSettings, Settings, load_settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json
-from streaming.commands.progress import progress_display
+from streaming.commands.options import OUTPUT, print_result
+from streaming.commands.progress import in_attempts, progress_display
 from streaming.commands.streams import printable
 from streaming.logs.events import log_event
-from streaming.wiring import check_turn
+from streaming.wiring import check_switch, check_turn
 
 ANY_GAIN = ManifestSettings.model_construct(rewrite=True, min_count=2, min_reduction=1 + 1e-9)
 """What a person asks for pays as soon as one manifest less is enough."""
-ATTEMPTS = 3
-"""Another commit may replace the same manifests meanwhile; each attempt begins with a new look at the table."""
 
 
 @click.command("manifests")
@@ -69,8 +66,7 @@ def _check(settings: Settings, view: TableView) -> None:
         InputError: the table is switched off.
         LaterError, RetryError: as `check_turn`.
     """
-    if table_switch(view.properties) is False:
-        raise InputError(f"table {view.name} has the property firnline.enabled=false; unset it first")
+    check_switch(view)
     check_turn(settings, view)
 
 
@@ -89,18 +85,14 @@ def _run(settings: Settings, catalogs: Catalogs, view: TableView, output: str) -
 
         with progress_display(output) as progress:
             progress.add_task("merging", total=None)
-            for attempt in range(1, ATTEMPTS + 1):
-                specs = manifests_of(view, ANY_GAIN).due_specs
-                try:
-                    done = rewrite_manifests(session, view, specs, run_id, right=right, check_turn=turn)
-                except ReplanError:
-                    if attempt == ATTEMPTS:
-                        raise
-                    view = catalogs.load(view.name)
-                else:
-                    log_event(done)
-                    return ManifestsRewritten(run_id, view.name, before, done.after, done.seconds)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+
+            def merged(now: TableView) -> ManifestsRewritten:
+                specs = manifests_of(now, ANY_GAIN).due_specs
+                return rewrite_manifests(session, now, specs, run_id, right=right, check_turn=turn)
+
+            done = in_attempts(merged, view, catalogs)
+        log_event(done)
+        return ManifestsRewritten(run_id, view.name, before, done.after, done.seconds)
     finally:
         session.stop()
 
@@ -114,11 +106,9 @@ def _show_plan(view: TableView, counts: ManifestCounts, output: str) -> None:
         "specs_to_merge": list(counts.due_specs),
         "why": counts.why,
     }
-    if output == "json":
-        print_json(document)
-        return
     found = f"{counts.manifests} manifests ({decimal(counts.bytes)}), {counts.delete_manifests} of them of delete files"
-    click.echo(printable(f"{view.name}: {found}; {counts.why or 'no fewer would do'}"))
+    text = f"{view.name}: {found}; {counts.why or 'no fewer would do'}"
+    print_result(output, document, lambda: click.echo(printable(text)))
 
 
 def _show(done: ManifestsRewritten, output: str) -> None:
@@ -129,9 +119,6 @@ def _show(done: ManifestsRewritten, output: str) -> None:
         "manifests_after": done.after,
         "seconds": round(done.seconds, 3),
     }
-    if output == "json":
-        print_json(document)
-    elif done.run_id:
-        click.echo(printable(f"{done.table}: {done.before} manifests became {done.after}, {done.seconds:.1f} s"))
-    else:
-        click.echo(printable(f"{done.table}: {done.before} manifests, no fewer would do"))
+    merged = f"{done.before} manifests became {done.after}, {done.seconds:.1f} s"
+    text = f"{done.table}: {merged if done.run_id else f'{done.before} manifests, no fewer would do'}"
+    print_result(output, document, lambda: click.echo(printable(text)))

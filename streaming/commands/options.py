@@ -124,6 +124,14 @@ def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
     sys.exit(exit_code(error) if code is None else code)
 
 
+def print_result(output: str, document: Mapping[str, Any], show: Callable[[], object]) -> None:
+    """Print the result of a command as its `--output` says: the document, or what `show` prints for people."""
+    if output == "json":
+        print_json(document)
+    else:
+        show()
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the document of a command, with its version."""
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,7 +19,7 @@ from compactor.runs.pauses import Pause, PauseFolder
 from compactor.settings.texts import GLOB
 from compactor.settings.tree import load_settings
 from compactor.settings.units import read_seconds
-from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.options import OUTPUT, print_result
 from streaming.commands.streams import printable
 
 EVERYTHING = "*"
@@ -112,15 +111,8 @@ def _folder(config: Path | None) -> PauseFolder:
 
 def _show(pauses: Sequence[Pause], now: float, output: str) -> None:
     holding = [each for each in pauses if each.holds(now)]
-    if output == "json":
-        print_json({"pauses": [pause_document(each) for each in holding]})
-    else:
-        click.echo("\n".join(f"paused: {pause_text(each)}" for each in holding) or "nothing is paused")
-
-
-def pause_document(pause: Pause) -> dict[str, Any]:
-    """A pause as the commands print it in JSON; times in seconds since the epoch."""
-    return asdict(pause)
+    text = "\n".join(f"paused: {pause_text(each)}" for each in holding) or "nothing is paused"
+    print_result(output, {"pauses": [asdict(each) for each in holding]}, lambda: click.echo(text))
 
 
 def pause_text(pause: Pause) -> str:

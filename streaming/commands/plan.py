@@ -17,7 +17,7 @@ from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
 from streaming.commands.console import result_console
-from streaming.commands.options import OUTPUT, print_json, rewrite_options
+from streaming.commands.options import OUTPUT, print_result, rewrite_options
 from streaming.commands.progress import progress_display, reads_shown
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
@@ -66,7 +66,4 @@ def plan_of(
 def show_plan(made: TablePlan, output: str) -> None:
     """Print a plan, with the engines that the files' footers allow."""
     made = reports.with_footers_read(made)
-    if output == "json":
-        print_json(reports.plan_document(made))
-    else:
-        reports.print_plan(result_console(), made)
+    print_result(output, reports.plan_document(made), lambda: reports.print_plan(result_console(), made))

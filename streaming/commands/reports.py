@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any
 
 from rich import filesize
-from rich.table import Table
 
 from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
 from compactor.errors import FirnlineError
@@ -36,11 +35,17 @@ from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 from compactor.whatif.causes import arrivals_in, causes_of
 from compactor.whatif.table_history import commits_of
-from streaming.commands.console import PlainConsole, styled
+from streaming.commands.console import PlainConsole, columns, styled
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
 NO_CAUSES: Document = dict.fromkeys(("other_compactors", "unpublished", "arrivals", "causes", "waits"))
+REWRITTEN = (
+    "engine", "reason", "files_in", "files_out", "bytes_in", "bytes_out", "bytes_decoded", "rows_in", "rows_deleted",
+    "rows_out",
+)  # fmt: skip
+"""Of a file group, as `compact` prints it."""
+MOST_PARTITIONS = 40  # of a table, as many as fit a screen
 MOST_REASONS = 20  # of partitions left alone: as many as fit a screen beside the result
 COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
@@ -115,25 +120,24 @@ def _planning_document(plan: TablePlan) -> Document:
     }
 
 
+def _group(planned: PlannedGroup, **found: Any) -> Document:
+    group = planned.file_group
+    head = {"spec_id": group.key.spec_id, "partition": dict(group.partition), "bucket": group.bucket, "why": group.why}
+    return head | found
+
+
 def _planned_document(planned: PlannedGroup) -> Document:
     group = planned.file_group
-    return {
-        "spec_id": group.key.spec_id,
-        "partition": dict(group.partition),
-        "bucket": group.bucket,
-        "engine": planned.engine.kind.value,
-        "reason": planned.engine.reason,
-        "why": group.why,
-        "files_in": len(group.files),
-        "files_out": len(group.tasks),
-        "bytes_in": group.bytes,
-        "bytes_out": None,
-        "rows_in": group.rows,
-        "rows_deleted": None,
-        "rows_out": None,
-        "rows_carried": None,
-        "rows_rebased": None,
-    }
+    return _group(
+        planned,
+        engine=planned.engine.kind.value,
+        reason=planned.engine.reason,
+        files_in=len(group.files),
+        files_out=len(group.tasks),
+        bytes_in=group.bytes,
+        rows_in=group.rows,
+        **dict.fromkeys(("bytes_out", "rows_deleted", "rows_out", "rows_carried", "rows_rebased")),
+    )
 
 
 def run_document(result: RunResult, plan: TablePlan) -> Document:
@@ -168,25 +172,8 @@ def run_document(result: RunResult, plan: TablePlan) -> Document:
 
 
 def _result_document(result: GroupResult) -> Document:
-    group, rewritten = result.planned.file_group, result.rewritten
-    return {
-        "spec_id": group.key.spec_id,
-        "partition": dict(group.partition),
-        "bucket": group.bucket,
-        "engine": rewritten.engine,
-        "reason": rewritten.reason,
-        "why": group.why,
-        "files_in": rewritten.files_in,
-        "files_out": rewritten.files_out,
-        "bytes_in": rewritten.bytes_in,
-        "bytes_out": rewritten.bytes_out,
-        "bytes_decoded": rewritten.bytes_decoded,
-        "rows_in": rewritten.rows_in,
-        "rows_deleted": rewritten.rows_deleted,
-        "rows_out": rewritten.rows_out,
-        "rows_carried": result.rows_carried,
-        "rows_rebased": result.rows_rebased,
-    }
+    found = {name: getattr(result.rewritten, name) for name in REWRITTEN}
+    return _group(result.planned, **found, rows_carried=result.rows_carried, rows_rebased=result.rows_rebased)
 
 
 def debt_documents(
@@ -322,7 +309,7 @@ def _print_groups(console: PlainConsole, plan: TablePlan) -> None:
         )
         for planned in plan.groups
     )
-    _table(console, f"{plan.table.name}: groups due: {len(plan.groups)}", rows, "engine", "reason", "due because")
+    _print_table(console, f"{plan.table.name}: groups due: {len(plan.groups)}", rows, "engine", "reason", "due because")
 
 
 def _print_left_alone(console: PlainConsole, plan: TablePlan) -> None:
@@ -365,7 +352,7 @@ def _print_commits(console: PlainConsole, result: RunResult) -> None:
         )
         for group in result.groups
     )
-    _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
+    _print_table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
     for drop in result.dropped:
         where = partition_text(drop.planned.file_group.partition)
         console.print(styled("not rewritten", "red"), f"{where}: {drop.error}")
@@ -385,17 +372,24 @@ def _print_commits(console: PlainConsole, result: RunResult) -> None:
 def print_debt(console: PlainConsole, documents: Iterable[Document]) -> None:
     """Print the debt of each table, worst partitions first."""
     for document in documents:
-        table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
-        for heading in ("partition", "files", "small", "size", "deletes", "due", "why"):
-            justify: Literal["left", "right"] = "left" if heading in {"partition", "why", "due"} else "right"
-            table.add_column(heading, justify=justify, overflow="fold")
-        for row in document["partitions"][:40]:
-            small_bytes = filesize.decimal(row["small_bytes"])
-            counts = (str(row["data_files"]), str(row["small_files"]), small_bytes, str(row["delete_files"]))
-            table.add_row(partition_text(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
-        console.print(table)
-        if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as fit a screen
-            console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
+        rows = (
+            (
+                partition_text(row["partition"]),
+                str(row["data_files"]),
+                str(row["small_files"]),
+                filesize.decimal(row["small_bytes"]),
+                str(row["delete_files"]),
+                "yes" if row["due"] else "no",
+                row["why"],
+            )
+            for row in document["partitions"][:MOST_PARTITIONS]
+        )
+        title = f"{document['table']}: {document['small_files']} small of {document['data_files']} files"
+        headings = ("partition", "files", "small", "size", "deletes", "due", "why")
+        console.print(columns(headings, rows, left={"partition", "due", "why"}, title=title))
+        if len(document["partitions"]) > MOST_PARTITIONS:
+            more = len(document["partitions"]) - MOST_PARTITIONS
+            console.print(f"and {more} more partitions; --output json shows all")
         _print_causes(console, document)
 
 
@@ -425,10 +419,5 @@ def _print_causes(console: PlainConsole, document: Document) -> None:
         console.print(styled("remedy:", "bold"), f"{cause['remedy']} ({left})", end="\n\n")
 
 
-def _table(console: PlainConsole, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
-    table = Table(title=title)
-    for heading in ("partition", "in", "out", "size", *more):
-        table.add_column(heading, justify="right" if heading in {"in", "out", "size"} else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+def _print_table(console: PlainConsole, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
+    console.print(columns(("partition", "in", "out", "size", *more), rows, left={"partition", *more}, title=title))

@@ -13,7 +13,7 @@ from compactor.filters.where import bind_where
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, not_empty, print_json
+from streaming.commands.options import OUTPUT, not_empty, print_result
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka.clients import publish, waits_for_transaction
@@ -60,14 +60,12 @@ def request_rewrite(config: Path | None, /, table: str, where: str | None, outpu
     check_commit_topic(settings.kafka)
     sent = publish(settings.kafka, key, value, what="the request")
     waits = waits_for_transaction(settings.kafka, *sent)
-    if output == "json":
-        document = {"table": str(view.name), "where": where, "event_id": changed.event_id}
-        print_json(document | {"waits_for_transaction": waits})
-    else:
-        after = "follow it in the service's log and /metrics"
-        if waits:
-            after = (
-                f"the service cannot read it yet: on partition {sent[0].partition} of topic {sent[0].topic} another "
-                "producer has an open transaction. It is read when that ends"
-            )
-        click.echo(f"requested: {view.name}{f' where {where}' if where else ''}; {after}")
+    after = "follow it in the service's log and /metrics"
+    if waits:
+        after = (
+            f"the service cannot read it yet: on partition {sent[0].partition} of topic {sent[0].topic} another "
+            "producer has an open transaction. It is read when that ends"
+        )
+    text = f"requested: {view.name}{f' where {where}' if where else ''}; {after}"
+    document = {"table": str(view.name), "where": where, "event_id": changed.event_id, "waits_for_transaction": waits}
+    print_result(output, document, lambda: click.echo(text))

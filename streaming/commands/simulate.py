@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 from rich.box import SIMPLE_HEAD
 from rich.progress import track
-from rich.table import Table
 
 from compactor.errors import InputError
 from compactor.iceberg.tables import Catalogs, FileSizes, file_sizes
@@ -25,8 +24,8 @@ from compactor.settings.units import read_bytes
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
 from compactor.whole_numbers import LARGEST, whole_number
-from streaming.commands.console import PlainConsole, result_console
-from streaming.commands.options import OUTPUT, numbers, print_json
+from streaming.commands.console import PlainConsole, columns, result_console
+from streaming.commands.options import OUTPUT, numbers, print_result
 
 CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 CRONS = (10, 60)
@@ -117,10 +116,8 @@ def simulate(context: click.Context, /, table: str | None, plot: Path | None, ou
     outcomes = [(each.name, each.outcome(arrivals, sizes.is_small)) for each in shown]
     if plot is not None:
         draw(plot, outcomes)
-    if output == "json":
-        print_json({"policies": [document(name, outcome) for name, outcome in outcomes]})
-    else:
-        show(result_console(), outcomes)
+    policies = {"policies": [document(name, outcome) for name, outcome in outcomes]}
+    print_result(output, policies, lambda: show(result_console(), outcomes))
 
 
 def _growth(text: str) -> float:
@@ -217,18 +214,8 @@ def document(name: str, outcome: Outcome) -> dict[str, Any]:
 
 def show(console: PlainConsole, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     first = outcomes[0][1]
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
-        caption="rewritten, settled: bytes rewritten per byte written. mean, most: small files after each commit. a "
-        "byte: most rewrites of one byte. overlap: files of a bucket with rows of one commit. deletes: delete files, "
-        "mean. in vain: rewrites of a bucket that did not reduce its files.",
-    )
-    for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap", "deletes", "in vain"):
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
-    for name, outcome in outcomes:
-        table.add_row(
+    rows = (
+        (
             name,
             f"{outcome.write_amplification:.2f}",
             f"{outcome.settling:.2f}",
@@ -240,6 +227,19 @@ def show(console: PlainConsole, outcomes: Sequence[tuple[str, Outcome]]) -> None
             f"{outcome.mean_delete_files:.1f}",
             str(outcome.vain_rewrites),
         )
+        for name, outcome in outcomes
+    )
+    table = columns(
+        ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap", "deletes", "in vain"),
+        rows,
+        left={""},
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
+        caption="rewritten, settled: bytes rewritten per byte written. mean, most: small files after each commit. a "
+        "byte: most rewrites of one byte. overlap: files of a bucket with rows of one commit. deletes: delete files, "
+        "mean. in vain: rewrites of a bucket that did not reduce its files.",
+    )
     console.print(table)
 
 
