@@ -470,7 +470,7 @@ STREAM_ENDS = counter(
 )
 EVENTS_LOST = counter(
     "firnline_lost_events_total",
-    "Offsets that were skipped because the query failed for a minute at the same place and went on from the topics' end. "
+    "Offsets that were skipped because the query failed for a minute at the same place and went on from the end. "
     "All tables are looked at; requested rewrites among them are lost.",
     "See the log: it has the place and the error. Correct the producer of the record.",
     labels=("query",),

@@ -10,14 +10,12 @@ from pathlib import Path
 import click
 
 from compactor.settings.tree import load_settings
-
-EXIT_SECONDS = 29.0
-"""After SIGTERM, or the end of the work, the process ends, whatever hangs: Python waits for the threads of pools."""
+from streaming.service.stopping import STOP_SECONDS
 
 
 def end_in_time(code: int) -> None:
-    """End the process with this exit code after `EXIT_SECONDS`, unless it has ended by then."""
-    last = threading.Timer(EXIT_SECONDS, os._exit, (code,))
+    """End the process with this exit code a second after the stop: Python waits for threads of pools that hang."""
+    last = threading.Timer(STOP_SECONDS + 1, os._exit, (code,))
     last.daemon = True
     last.start()
 

@@ -44,10 +44,8 @@ MOST_WAITING = 16
 """Requests at a time that wait for the broker; a further one is asked to come again."""
 ANSWER_SECONDS = 10.0
 """Of the broker; the sender of the request waits as long."""
-CONNECT_SECONDS = 1.0
-"""How long further senders wait for a connection that is being made."""
-CLOSE_SECONDS = 1.0
-"""For what a producer that is closed still has to send."""
+WAIT_SECONDS = 1.0
+"""For a connection that another sender makes, and for what a producer that is closed still has to send."""
 LEVELS = "\x1f"
 """Between the levels of a namespace in a path of a REST catalog."""
 
@@ -151,7 +149,7 @@ class EventIntake:
         with self._lock:
             made, self._producer = self._producer, None
         if made is not None:
-            made.close(timeout=CLOSE_SECONDS)
+            made.close(timeout=WAIT_SECONDS)
 
     def _drop(self, failed: KafkaProducer) -> None:
         """Close a producer that may be of no more use; the next sender connects again."""
@@ -161,7 +159,7 @@ class EventIntake:
                 self._producer = None
         if is_kept:
             with suppress(Exception):  # it waits for other senders' records, and may have failed in any way
-                failed.close(timeout=CLOSE_SECONDS)
+                failed.close(timeout=WAIT_SECONDS)
 
     def _send(self, key: bytes, value: bytes, headers: Headers) -> Outcome | None:
         """Write the event to the topic; what is answered if that fails."""
@@ -192,7 +190,7 @@ class EventIntake:
         """
         made = self._producer
         if made is None:
-            if not self._lock.acquire(timeout=CONNECT_SECONDS):
+            if not self._lock.acquire(timeout=WAIT_SECONDS):
                 raise RetryError("no broker has answered yet")
             try:
                 made = self._producer = self._producer or self._connect(self._kafka)

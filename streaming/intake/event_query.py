@@ -39,8 +39,8 @@ EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
 TRIGGER_SECONDS: Final = 1.0  # an event waits half of it on average; without events it costs 0.7 % of a core
 MOST_EVENTS: Final = 2_000  # of a batch: they take 0.3 s of processor time, and an event waits for the batch before it
-LETTERS_SECONDS: Final = 60.0
-"""How long batches are repeated whose dead letters cannot be written."""
+GIVE_UP_SECONDS: Final = 60.0
+"""How long a batch is repeated that fails without a known reason, or whose dead letters cannot be written."""
 FOLDER = "events-v3"
 PROBE_BYTES: Final = 64 * 1024
 MOST_FURTHER: Final = 10_000
@@ -207,7 +207,7 @@ class BatchHandler:
         except Exception as error:
             now = time.monotonic()
             since = self._letters_fail_since = self._letters_fail_since or now
-            if now - since < LETTERS_SECONDS:
+            if now - since < GIVE_UP_SECONDS:
                 self.refused = error
                 raise
             LOG.warning(

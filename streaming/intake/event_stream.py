@@ -17,15 +17,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from compactor.events import BatchFinished, EventsLost, LagChanged, Listener, StreamEnded
 from compactor.patience.backoff import Backoff
-from streaming.intake.event_query import EVENTS_QUERY, EventQuery, offsets_fixed
+from streaming.intake.event_query import EVENTS_QUERY, GIVE_UP_SECONDS, EventQuery, offsets_fixed
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
-SKIP_SECONDS: Final = 60.0
-"""Between two unexplained ends at the same offsets, after which they are skipped: executors may be preempted twice."""
 DEAD_SECONDS: Final = 600.0
 """Of unexplained ends in a row, after which `/healthz` asks for a new process."""
 ALIVE_SECONDS: Final = 10.0  # between two looks at whether the query waits for events
@@ -68,8 +66,8 @@ class End(NamedTuple):
 
     @property
     def may_skip(self) -> bool:
-        """Whether what is read at these offsets seems to be the reason."""
-        return self.cause == OTHER and self.place_since is not None and self.at - self.place_since >= SKIP_SECONDS
+        """Whether what is read at these offsets seems to be the reason: executors may also be preempted twice."""
+        return self.cause == OTHER and self.place_since is not None and self.at - self.place_since >= GIVE_UP_SECONDS
 
 
 class Broker(Protocol):

@@ -72,12 +72,17 @@ class _BySlot:
 
 @dataclass(eq=False)
 class BoardWriter:
-    """Puts counts on the board. `wake` notifies the dispatcher. One thread at a time writes one table."""
+    """Puts counts on the board. `wake` notifies the dispatcher. One thread at a time writes one table.
+
+    `cached_from`: partitions with debt; see `CACHED_FROM`. `kept_of_a_slot`: how many of them have an object.
+    """
 
     settings: WorkSettings
     board: DebtBoard
     listener: Listener
     clock: Callable[[], float] = time.time
+    cached_from: int = field(default_factory=lambda: CACHED_FROM, init=False)
+    kept_of_a_slot: int = field(default=KEPT_OF_A_SLOT, init=False)
     wake: Callable[[], None] = field(default_factory=lambda: _nobody, init=False)
     _by_slot: dict[TableName, _BySlot] = field(default_factory=dict, init=False)
 
@@ -198,13 +203,13 @@ class BoardWriter:
         if kept is not None and changed is not None and self._is_fresh(kept, now) and kept.by == by:
             for number in changed:
                 packed = state.slot(number)
-                kept.lists[number] = Shortlist.of(unpack(packed) if packed else (), judged, KEPT_OF_A_SLOT)
+                kept.lists[number] = Shortlist.of(unpack(packed) if packed else (), judged, self.kept_of_a_slot)
             self._by_slot[table] = kept
             return Shortlist.joined(kept.lists.values())
-        lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
+        lists = {number: Shortlist.of(unpack(packed), judged, self.kept_of_a_slot) for number, packed in state.slots()}
         shortlist = Shortlist.joined(lists.values())
         self.board.holds.release(What.PARTITION, table, unseen)
-        if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
+        if len(shortlist.kept) + shortlist.others.partitions >= self.cached_from:
             self._by_slot[table] = _BySlot(now, by, lists)
         return shortlist
 

@@ -16,15 +16,13 @@ from compactor.patience.holds import Holds, Key, What
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
-from streaming.ledger.rhythm import BEHIND_SECONDS
+from streaming.ledger.rhythm import BEHIND_SECONDS, OFTEN_SECONDS
 from streaming.ledger.table_record import Now
 from streaming.logs.events import LOG
 
 BACKOFF = Backoff(first_seconds=2.0, longest_seconds=60.0)
 SILENT_AFTER = 3
 """Failures in a row after which a catalog is called silent: one table that fails says little about its catalog."""
-LIST_AGAIN_SECONDS = 15.0
-"""After a listing that failed."""
 LISTING_SECONDS = 900.0
 """Of one listing, after which it hangs: a namespace is one call, and each call has a time limit."""
 MOST_SHOWN = 3
@@ -124,7 +122,7 @@ class Listings:
     def ends(self, listing: Listing, now: Now) -> Iterable[TableUnreadable]:
         """It ended; what is to be published. Of a namespace that cannot be listed, the earlier tables stay listed."""
         pause, error = self._settings.service.sweep_seconds, listing.error
-        self._at = min(self._at, now.ticks + (min(pause, LIST_AGAIN_SECONDS) if error else pause))
+        self._at = min(self._at, now.ticks + (min(pause, OFTEN_SECONDS) if error else pause))
         self.since, self.trouble = None, str(error or "")
         if error is not None:
             return [self._unreadable((), error)]

@@ -43,15 +43,14 @@ PAUSE_SECONDS = 0.5
 """Least time between two looks at one table: a table with a hundred commits per second costs two looks per second."""
 MOST_UNKNOWN = 1_000
 """Unknown names that wait at a time. Sweeps find what is dropped."""
-MISSING_SECONDS = 30.0
-"""How long events ask for no look at a table that does not exist, but for one at the end of that time."""
 NAMES_SECONDS = 3600.0
 """How long the name of a table that does not exist is remembered, so that it is logged once."""
 MOST_NAMES = 100_000
-"""Names in one catalog with which those of no table are remembered for `MISSING_SECONDS` alone."""
+"""Names in one catalog from which on those of no table are forgotten at once."""
 TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0)
 """After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet. So
-may its table be: a writer can announce the first commit before it creates the table."""
+may its table be: a writer can announce the first commit before it creates the table. For the last of these times,
+events of a table that does not exist ask for no look, but for one at the end."""
 ROUND_SECONDS = 5.0
 """At most between two rounds. A round asks for the looks that are due; 10,000 tables cost it 50 ms."""
 ROUNDS_PER_SWEEP = 20.0
@@ -237,7 +236,7 @@ class CatalogTables:
         elif not was_known and record.missing_until == 0.0:
             LOG.info("events of an unknown table are not used: %s", error)
         self.folders.forget(table)
-        self._reset(table, answered=True, missing_until=now.ticks + MISSING_SECONDS)
+        self._reset(table, answered=True, missing_until=now.ticks + TRY_AGAIN_SECONDS[-1])
         keep_requests = called is None and (was_known or self.may_have(table))
         return Lost(table, error, keep_requests, with_state=was_known or not keep_requests, called=called)
 

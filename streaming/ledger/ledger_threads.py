@@ -17,8 +17,7 @@ from compactor.table_names import TableName
 from streaming.ledger.table_driver import TableDriver
 from streaming.logs.events import LOG
 
-WAIT_SECONDS = 1.0
-LISTING_WAIT_SECONDS = 0.2
+WAIT_SECONDS = 0.5
 LOOK_SECONDS = 600.0
 """After which a look hangs: clients of catalogs and stores give up after a minute, and one look reads a limited number
 of manifests."""
@@ -114,7 +113,7 @@ class LedgerThreads:
             self._seats.remove(seat)
 
     def _list(self, catalog: str) -> None:
-        while not self._stop.wait(LISTING_WAIT_SECONDS):
+        while not self._stop.wait(WAIT_SECONDS):
             if self.may_list:
                 with self._outlived(catalog):
                     self._driver.list_if_due(catalog)

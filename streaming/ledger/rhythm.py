@@ -22,7 +22,7 @@ as one without events after a commit that none announced.
 SELDOM = 4.0
 """Sweep intervals, at most, between two looks at a table without events."""
 OFTEN_SECONDS = 15.0
-"""Least time between two looks at a table without events, however often it commits."""
+"""Least time between two looks at a table without events, however often it commits; also after a failed listing."""
 LOOKS_PER_COMMIT = 2.0
 BEHIND_SECONDS = 20.0
 """At most between two looks, and two listings, while events wait in the topic that cannot be read in time."""

@@ -13,7 +13,7 @@ from streaming.logs.events import LOG
 PAUSE_SECONDS = 15.0
 """Between the end of one sweep and the start of the next."""
 LONG_SECONDS = 300.0
-"""After which the pages say that a sweep takes long."""
+"""After which the pages say that something takes long."""
 
 MayAsk = Callable[[TableName], bool]
 

@@ -32,11 +32,10 @@ from streaming.intake.event_sources import EventSources
 from streaming.kafka.broker_watch import BrokerWatch
 from streaming.logs.events import LOG
 from streaming.service.controls import Controls, Parts
+from streaming.service.in_flight_sweep import LONG_SECONDS
 from streaming.service.process_memory import memory_now
 from streaming.version import VERSION
 
-HANG_SECONDS = 300.0
-"""Without a round of a thread that comes round every second, after which `/healthz` asks for a new process."""
 MOST_LOST = 2
 """Runs that were given up, above which `/healthz` asks for a new process: more than one table is concerned."""
 OBSERVES = Answer(
@@ -197,12 +196,12 @@ class ServiceState:
         )
 
     def _hangs(self) -> dict[str, str]:
-        """Threads of the service that make no progress: only a new process can help."""
+        """Threads that come round every second, and have not for a while: only a new process can help."""
         ages = {"main loop": 0.0 if self.beat is None else time.monotonic() - self.beat}
         if self.parts.dispatcher is not None:
             ages["dispatcher"] = self.parts.dispatcher.hangs_seconds
         return {
-            part: f"no progress for {seconds / 60:.0f} min" for part, seconds in ages.items() if seconds > HANG_SECONDS
+            part: f"no progress for {seconds / 60:.0f} min" for part, seconds in ages.items() if seconds > LONG_SECONDS
         }
 
     def _troubles(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ from compactor.lease.holder import LeaseHolder
 from compactor.lease.opening import lease_store
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.executor_job import ReadOnExecutors
+from compactor.patience.backoff import LATER
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.file_holds import FileHolds
@@ -62,11 +63,9 @@ from streaming.wiring import Rewriting, check_run_settings, history_of, manifest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HISTORY_SECONDS = 4.0
-HOOK_SECONDS = 2.0
-MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
+FLUSH_SECONDS = 2.0
+"""At the stop, for hooks and the cache of manifests; twice as long for the history."""
 OFFSETS_SECONDS = 60.0
-RETRY_SECONDS = 10.0  # first back-off of a failed table; it doubles up to 10 min
 SAVE_SECONDS = 30.0
 """Between saves of requests that were dropped or could not be saved, and of what waits, for `debt --why`."""
 
@@ -257,8 +256,8 @@ class Service:
         if history is not None:
             history.start()  # before Spark: a table that is no history table is refused early
             self._bus.subscribe(history)
-            self._stop.add("history", partial(history.stop, HISTORY_SECONDS), SPARK_SECONDS)
-        self._stop.add("manifest cache", partial(self._cache.flush, MANIFESTS_SECONDS), SPARK_SECONDS)
+            self._stop.add("history", partial(history.stop, 2 * FLUSH_SECONDS), SPARK_SECONDS)
+        self._stop.add("manifest cache", partial(self._cache.flush, FLUSH_SECONDS), SPARK_SECONDS)
         sessions.append(spark_session(self._settings))
         return sessions[0]
 
@@ -296,7 +295,7 @@ class Service:
                 hooks.committed(event)
 
         self._bus.subscribe(committed)
-        self._stop.add("refresh hooks", partial(hooks.stop, HOOK_SECONDS))
+        self._stop.add("refresh hooks", partial(hooks.stop, FLUSH_SECONDS))
         hooks.start()
 
     def _make_dispatcher(self, made: Rewriting, ledger: DriverLedger, checkpoint: str) -> Dispatcher:
@@ -323,7 +322,7 @@ class Service:
             self._board,
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
-            first_backoff_seconds=RETRY_SECONDS,
+            first_backoff_seconds=LATER.first_seconds,
             limits=state.controls.limits,
             usage=state.controls.open_usage(checkpoint, made.rewriter.right.confirm),
             slots=made.slots,

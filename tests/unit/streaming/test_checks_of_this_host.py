@@ -18,12 +18,6 @@ from tests.services.certificates import issue
 TRINO = {"kind": "trino", "uri": "http://trino:8080", "statement": "CALL flush()"}
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java is looked for elsewhere."""
-    monkeypatch.setattr("streaming.commands.connection_checks._java", lambda _settings: "")
-
-
 def settings_of(folder: Path, **sections: Any) -> Settings:
     lake = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/warehouse"}
     checkpoint = f"file://{folder}/checkpoint"

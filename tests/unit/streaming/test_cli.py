@@ -45,10 +45,6 @@ def test_the_list_of_commands_says_what_each_says(name: str) -> None:
     assert first_sentence(COMMANDS.data[name], 70) == COMMANDS[name].get_short_help_str(70)
 
 
-def test_an_unknown_command_is_none() -> None:
-    assert main.get_command(click.Context(main), "compress") is None
-
-
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [

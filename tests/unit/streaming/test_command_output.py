@@ -33,7 +33,6 @@ from streaming.cli import main
 from streaming.commands import reports
 from streaming.commands.console import PlainConsole
 from streaming.commands.options import fail
-from streaming.commands.streams import printable
 
 CACHE = ManifestCache(1 << 20)
 ODD = ("[/b]", "[red]x", ":boom:", "a\nb", "\x1b[31m", "plain")
@@ -208,8 +207,3 @@ def test_a_message_says_where_a_bad_filter_comes_from(catalog: Catalog, config: 
 
 def _all_done(plan: TablePlan) -> RunResult:
     return RunResult("run", plan.table.name, 1, 2, (), 0.0, 0.0, 0.0, commits=1)
-
-
-def test_escapes() -> None:
-    assert printable("ü 漢字 😀 [x]") == "ü 漢字 😀 [x]"
-    assert printable("a\tb\x00\u202e\udc80") == "a\\tb\\x00\\u202e\\udc80"

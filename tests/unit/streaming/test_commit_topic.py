@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kafka.errors import KafkaTimeoutError
 
-from compactor.errors import RetryError
-from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
-from streaming.commit_events.decoder import MAX_EVENT_BYTES, RawEvent, TableChanged
-from streaming.kafka import commit_topic
+from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, kind_of, refusal
 
 CONNECT = Path(__file__).parents[2] / "contracts" / "fixtures" / "kafka_connect"
@@ -40,11 +36,6 @@ def test_every_event_of_a_sink_refuses_its_topic_whatever_else_is_there(file: Pa
         assert "list this topic in kafka.commit_topics, and give kafka.commit_topic a topic of its own" in said
 
 
-def test_a_large_event_of_a_sink_is_recognised() -> None:
-    event = (CONNECT / "data_written_unpartitioned.bin").read_bytes()
-    assert kind_of(raw(event + b"\x00" * MAX_EVENT_BYTES)) is RecordKind.SINK_CONTROL
-
-
 @pytest.mark.parametrize("junk", RUBBISH)
 def test_one_unusable_record_refuses_nothing(junk: bytes | None) -> None:
     assert kind_of(raw(junk)) is RecordKind.UNUSABLE
@@ -61,17 +52,3 @@ def test_records_none_of_which_is_a_commit_event_refuse_a_topic() -> None:
         f"kafka.commit_topic: topic commits holds records of another system: none of the {len(RUBBISH)} that were read "
         "is a commit event; give kafka.commit_topic a topic of its own"
     )
-
-
-@pytest.mark.parametrize(
-    "error", [KeyError("a partition without a leader"), KafkaTimeoutError("no leader for 30 s")], ids=["one", "all"]
-)
-def test_a_topic_with_partitions_without_a_leader_cannot_be_read_now(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sample(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(commit_topic, "_sample", sample)
-    with pytest.raises(RetryError, match=r"topic commits cannot be read now .*: each of its partitions needs a leader"):
-        commit_topic.sample_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "commits")

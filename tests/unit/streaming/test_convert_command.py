@@ -6,21 +6,19 @@ import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyiceberg.table.metadata import TableMetadata
 
-from compactor.errors import ReplanError
-from compactor.iceberg.other_compactors import FLINK_CONVERTER, OtherCompactor
+from compactor.errors import InputError, ReplanError
+from compactor.iceberg.other_compactors import FLINK_CONVERTER
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.runs.convert import ConversionResult
+from compactor.settings.tree import load_settings
 from streaming.cli import main
-from streaming.commands import convert as convert_module
-from tests.properties.table_history import TableHistory
-
-NOW = 2_000_000_000.0
+from streaming.commands.convert import _check
+from streaming.commands.progress import ATTEMPTS, in_attempts
+from tests.properties.table_history import NAME, TableHistory
 
 
 def command_for(folder: Path) -> list[str]:
@@ -44,78 +42,27 @@ def test_the_document_has_one_shape(tmp_path: Path) -> None:
     assert planned["equality_delete_files"] == 0
 
 
-class Attempts:
-    """In place of `Converting`: the first attempt meets another commit, the second converts."""
-
-    def __init__(self, between: Any) -> None:
-        self.made, self._between = 0, between
-
-    def __call__(self, _tools: Any, table: Any, _conversion: Any, run_id: str, **_: Any) -> Any:
-        def convert() -> ConversionResult:
-            self.made += 1
-            if self.made == 1:
-                self._between()
-                raise ReplanError("a data file was added, to which older deletes apply")
-            return ConversionResult(table.name, run_id, 1, snapshot_after=2, deletes_removed=1)
-
-        return SimpleNamespace(convert=convert)
-
-
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableHistory:
-    """A table with an equality delete; Spark is not started."""
+def history(tmp_path: Path) -> TableHistory:
+    """A table with an equality delete."""
     made = TableHistory(tmp_path, 2)
     made.append_unreal("a", [10])
     made.append_unreal("a", [10], by_value=True)
-    parts = SimpleNamespace(sweep=lambda *_: None, rewriter=None)
-    monkeypatch.setattr(convert_module, "spark_session", lambda _: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(convert_module, "rewriting", lambda *_, **__: parts)
     return made
 
 
-@pytest.mark.parametrize(
-    ("seen", "commits_too", "options", "attempts"),
-    [
-        ((), True, [], 1),
-        ((), False, [], 2),
-        ((OtherCompactor("spark", 1, 5, NOW - 60),), True, ["--force"], 1),
-        ((OtherCompactor("spark", 1, 5, NOW - 60),), False, ["--force"], 2),
-    ],
-    ids=["first commit", "a writer's commit", "it has not stopped", "it has stopped"],
-)
-def test_an_attempt_that_a_compactor_has_ended_is_not_repeated(
-    tmp_path: Path,
-    history: TableHistory,
-    monkeypatch: pytest.MonkeyPatch,
-    seen: tuple[OtherCompactor, ...],
-    commits_too: bool,
-    options: list[str],
-    attempts: int,
-) -> None:
-    """It may commit its rewrite in several parts: each later one would bring the rows of converted deletes back."""
-    snapshots = len(history.view().metadata.snapshots)
+def test_attempts_begin_with_a_new_look_and_the_last_one_fails(tmp_path: Path, history: TableHistory) -> None:
+    catalogs = Catalogs(load_settings(Path(command_for(tmp_path)[1])).catalogs)
+    seen = []
 
-    def others(metadata: TableMetadata, _now: float) -> tuple[OtherCompactor, ...]:
-        later = commits_too and len(metadata.snapshots) > snapshots
-        return (OtherCompactor("spark", 2, 9, NOW),) if later else seen
+    def attempt(view: TableView) -> None:
+        seen.append(view.metadata.current_snapshot_id)
+        history.append_unreal("a", [10])
+        raise ReplanError("a data file was added, to which older deletes apply")
 
-    monkeypatch.setattr(convert_module, "other_compactors", others)
-    made = Attempts(lambda: history.append_unreal("a", [10]))
-    monkeypatch.setattr(convert_module, "Converting", made)
-    found = CliRunner().invoke(main, [*command_for(tmp_path), *options])
-    assert made.made == attempts
-    assert (found.exit_code == 0) == (not commits_too)
-    assert ("spark rewrites this table too" in found.stderr) == commits_too
-
-
-def test_each_attempt_asks_the_switch_of_the_table(
-    tmp_path: Path, history: TableHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Attempts(lambda: history.set_properties({"firnline.enabled": "false"}))
-    monkeypatch.setattr(convert_module, "Converting", made)
-    found = CliRunner().invoke(main, command_for(tmp_path))
-    assert (made.made, found.exit_code == 0) == (1, False)
-    assert "firnline.enabled=false" in found.stderr
+    with pytest.raises(ReplanError):
+        in_attempts(attempt, catalogs.load(NAME), catalogs)
+    assert len({*seen}) == ATTEMPTS
 
 
 def history_is_cut(history: TableHistory) -> None:
@@ -135,25 +82,19 @@ def flink_converts_once(history: TableHistory) -> None:
     [
         (history_is_cut, "does not list all snapshots of the last day"),
         (flink_converts_once, "stop that job and give --force"),
+        (lambda history: history.set_properties({"firnline.enabled": "false"}), "unset it first"),
     ],
 )
 def test_who_gives_force_knows_what_others_did_until_then_and_not_later(
-    tmp_path: Path,
-    history: TableHistory,
-    monkeypatch: pytest.MonkeyPatch,
-    happens: Callable[[TableHistory], None],
-    why: str,
+    tmp_path: Path, history: TableHistory, happens: Callable[[TableHistory], None], why: str
 ) -> None:
+    """Another compactor may commit its rewrite in several parts, and each would bring deleted rows back."""
+    settings = load_settings(Path(command_for(tmp_path)[1]))
+    before = history.view()
+    _check(settings, None, before)
     happens(history)
-    made = Attempts(lambda: history.append_unreal("a", [10]))
-    monkeypatch.setattr(convert_module, "Converting", made)
-    command = command_for(tmp_path)
-    found = CliRunner().invoke(main, command)
-    assert (made.made, found.exit_code == 0) == (0, False)
-    assert why in found.stderr
-    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
-    assert made.made == 2
-    made = Attempts(lambda: happens(history))
-    monkeypatch.setattr(convert_module, "Converting", made)
-    assert CliRunner().invoke(main, [*command, "--force"]).exit_code != 0
-    assert made.made == 1
+    for stopped in (None, before):
+        with pytest.raises(InputError, match=why):
+            _check(settings, stopped, history.view())
+    if "unset" not in why:
+        _check(settings, history.view(), history.view())

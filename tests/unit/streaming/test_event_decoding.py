@@ -107,10 +107,6 @@ def test_only_writers_commits_write(fields: dict[str, Any], request_: str | None
     assert heard(event(**fields)) == [Heard(TABLE, "canonical", 7, writes=False, request=request_)]
 
 
-def test_names_with_dots_and_levels_stay_apart() -> None:
-    assert tables(event("a.b", namespace=("x.y", "z"))) == [TableName("lake", ("x.y", "z"), "a.b")]
-
-
 def test_a_record_is_read_whatever_its_producer_wrote() -> None:
     (one,) = read_records(records(None, headers=None, timestamp_ms=-5, key=None))
     assert (one.event.key, one.event.value, one.event.headers, one.event.timestamp_ms) == (None, None, (), 0)

@@ -90,12 +90,6 @@ def test_a_path_is_read_as_each_client_of_iceberg_writes_it(path: str, namespace
     assert tables(broker) == [TableName("lake", namespace, name)]
 
 
-def test_a_report_is_translated_once() -> None:
-    broker, sources = Broker(), EventSources(("lake", "attic"), {"prod": "lake", "lake": "attic"})
-    assert intake_of(broker, sources)("/v1/prod/namespaces/db/tables/t/metrics", {}, REPORT).status == 204
-    assert tables(broker, sources) == [TableName("lake", ("db",), "t")]
-
-
 @pytest.mark.parametrize(
     ("written", "namespace"),
     [
@@ -189,11 +183,6 @@ def test_an_event_that_the_topic_does_not_take_is_not_asked_for_again(error: Exc
         assert answer.status == 413
         assert not answer.headers
         assert "max.message.bytes" in json.loads(answer.body)["detail"]
-
-
-def test_other_errors_of_the_broker_ask_the_sender_to_come_again() -> None:
-    answer = intake_of(Broker(sent=failing(KafkaTimeoutError())))("/v1/events", {}, event(identifier=TABLE))
-    assert (answer.status, answer.headers) == (503, (("Retry-After", "5"),))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ import pytest
 
 from compactor.errors import RetryError
 from compactor.events import Event, StreamEnded
-from streaming.intake.event_query import EventQuery
+from streaming.intake.event_query import GIVE_UP_SECONDS, EventQuery
 from streaming.intake.event_stream import (
     BROKER,
     DEAD_SECONDS,
     OTHER,
-    SKIP_SECONDS,
     End,
     EventStream,
     offsets_behind,
@@ -111,7 +110,7 @@ def test_after_a_minute_at_one_place_the_checkpoint_is_left_behind_and_then_once
 def test_two_ends_within_a_minute_skip_nothing() -> None:
     """Executors may be preempted twice."""
     stage = Stage()
-    for _ in range(int(SKIP_SECONDS)):
+    for _ in range(int(GIVE_UP_SECONDS)):
         stage.stream.check()
         stage.now += 1
     assert stage.source.starts > 3

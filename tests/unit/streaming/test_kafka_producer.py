@@ -10,7 +10,6 @@ from kafka.errors import InvalidRecordError, KafkaError, MessageSizeTooLargeErro
 from kafka.producer.transaction_manager import TransactionManager
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.commit_events.decoder import MAX_EVENT_BYTES
 from streaming.kafka import clients
 
 HEADERS_BYTES = 16 * 1024
@@ -29,10 +28,6 @@ class Made:
 def arguments(monkeypatch: pytest.MonkeyPatch, **options: str) -> dict[str, Any]:
     monkeypatch.setattr(clients, "KafkaProducer", Made)
     return clients.producer(KafkaSettings(bootstrap_servers="b:9092", options=options)).arguments  # type: ignore[no-any-return]
-
-
-def test_the_largest_event_fits_with_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert arguments(monkeypatch)["max_request_size"] > MAX_EVENT_BYTES + HEADERS_BYTES
 
 
 def test_options_override_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

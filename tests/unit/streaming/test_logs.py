@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 
 from compactor.events import (
-    CommitRolledBack,
     Event,
     GroupCommitted,
     GroupDropped,
     GroupPlan,
-    ManifestsRead,
     RunWouldRewrite,
 )
 from compactor.settings.tree import LogSettings, Settings
@@ -98,13 +96,6 @@ def test_every_event_is_at_most_one_line_and_with_verbose_one(event: Event, stde
     assert line.keys() >= EVERY_LINE
 
 
-def test_a_commit_that_the_catalog_rolled_back_is_told(stderr: Callable[[], str]) -> None:
-    set_up_logging(LogSettings())
-    log_event(CommitRolledBack("r3", TABLE, 9))
-    (line,) = lines(stderr)
-    assert (line["message"], line["snapshot_id"]) == ("the catalog rolled the commit back for a writer", 9)
-
-
 def test_what_goes_wrong_is_a_warning_with_its_reason(stderr: Callable[[], str]) -> None:
     set_up_logging(LogSettings(level="WARNING"))
     log_event(FAILED)
@@ -162,13 +153,6 @@ def test_the_jvm_logs_as_firnline_does_whatever_options_a_user_gives_it(log: str
     assert (LOG_AS_JSON.as_uri() in conf["spark.executor.defaultJavaOptions"]) == (log == "json")
 
 
-def test_the_help_is_for_people() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "streaming.cli", "run", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert (done.stdout.startswith("Usage: "), done.stderr) == (True, "")
-
-
 def test_an_executor_in_a_pod_is_started_as_spark_wants_it(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
@@ -207,13 +191,3 @@ def test_people_get_columns_and_machines_json(
     assert text.startswith("{") == as_json
     assert "r7" in text
     assert ("\x1b[" in text) == terminal * (not as_json)
-
-
-def test_events_that_nobody_reads_are_not_even_put_into_words(stderr: Callable[[], str]) -> None:
-    class Wordless(ManifestsRead):
-        def __str__(self) -> str:
-            raise AssertionError("put into words")
-
-    set_up_logging(LogSettings())
-    log_event(Wordless(TABLE, 1, 1, 1, 1.0))
-    assert stderr() == ""

@@ -45,11 +45,6 @@ def test_two_manifests_are_worth_it_for_a_person(tmp_path: Path) -> None:
     assert asked(tmp_path, "--dry-run").stdout.endswith("3 manifests, 1 would be enough\n")
 
 
-def test_an_empty_table_has_none(tmp_path: Path) -> None:
-    history_of(tmp_path, 0)
-    assert asked(tmp_path).stdout == "lake.db.t: 0 manifests, no fewer would do\n"
-
-
 def test_a_table_that_is_switched_off_is_left_alone(tmp_path: Path) -> None:
     history = history_of(tmp_path, 3)
     with history.table.transaction() as transaction:

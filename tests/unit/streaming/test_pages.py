@@ -25,7 +25,6 @@ from metrics.recent_work import RecentWork
 from streaming.service.pages import Phase, metrics_server
 from streaming.service.service import Service
 from tests.services.certificates import issue
-from tests.unit.metrics.test_metrics_http_server import has_ipv6_loopback
 from tests.unit.streaming.states import state_of
 
 ELSEWHERE = replace(Owner.this_process(), host="pod-0", pid=7)
@@ -50,10 +49,6 @@ def test_a_service_says_whether_it_is_standby_or_active(tmp_path: Path) -> None:
     now[0] += VALID_SECONDS
     assert (active.health.live, active.health.ready, active.health.active) == (True, False, False)
     assert "nothing is committed" in active.health.details["lease"]
-
-
-def test_observe_mode_is_active_without_a_lease() -> None:
-    assert state_of().health.active
 
 
 def test_the_metric_of_readiness_is_what_readyz_says(tmp_path: Path) -> None:
@@ -156,12 +151,6 @@ def test_no_event_is_taken_before_the_commit_topic_was_checked(tmp_path: Path) -
 )
 def test_the_address_of_the_pages_can_be_opened(tmp_path: Path, host: str, shown: str) -> None:
     assert Service(settings_of(tmp_path, host=host)).address == shown
-
-
-@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6 loopback")
-def test_the_address_of_the_pages_has_the_port(tmp_path: Path) -> None:
-    with serving(Service(settings_of(tmp_path, host="::1"))) as service:
-        assert service.address == f"http://[::1]:{service._http.address[1]}"
 
 
 def test_a_renewed_certificate_that_cannot_be_used_is_a_detail_of_the_health(tmp_path: Path) -> None:

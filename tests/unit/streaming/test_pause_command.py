@@ -101,13 +101,6 @@ def test_a_document_that_no_pause_of_today_would_write_can_be_resumed(checkpoint
     assert globs(checkpoint) == []
 
 
-def test_part_of_a_pause_cannot_be_resumed(checkpoint: Path) -> None:
-    assert firnline(checkpoint, "pause").exit_code == 0
-    done = firnline(checkpoint, "resume", "db.events")
-    assert done.exit_code == 2
-    assert "there is no pause of db.events; there are pauses of: *" in done.stderr
-
-
 def test_a_checkpoint_that_is_elsewhere_is_no_success(checkpoint: Path) -> None:
     checkpoint.rmdir()
     for arguments in (("pause",), ("pause", "--list"), ("resume",)):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from io import StringIO
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from compactor.manifests import reads
-from streaming.commands import progress as display
+from compactor.manifests.cache import ManifestCache
 from streaming.commands.progress import progress_display, reads_shown, shown
+from tests.properties.table_history import TableHistory
 
 
 def written(output: str, *, terminal: bool) -> str:
@@ -31,13 +30,15 @@ def test_a_pipe_and_json_show_nothing(output: str, terminal: bool) -> None:
     assert written(output, terminal=terminal) == ""
 
 
-def test_manifests_are_counted_as_they_are_read_and_pass_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [reads.Decoded((1, 2), ()), reads.Decoded((3,), ())]  # type: ignore[arg-type]
-    monkeypatch.setattr(display, "read_here", lambda _io, _wanted: iter(batches))
+def test_manifests_are_counted_as_they_are_read(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    for _ in range(3):
+        history.append_unreal("a", [1])
+    view = history.view()
     with progress_display("table", Console(file=StringIO(), force_terminal=True)) as progress:
-        read: Any = reads_shown(progress)
+        cache = ManifestCache(1 << 20)
+        cache.use_reader(reads_shown(progress))
         assert progress.tasks[0].visible is False, "nothing is read yet"
-        assert list(read(SimpleNamespace(), (1, 2, 3))) == batches
-        assert list(read(SimpleNamespace(), (4,) * 3)) == batches
+        cache.read(view, view.manifests())
         bar = progress.tasks[0]
-        assert (bar.visible, bar.completed, bar.total) == (True, 6, 6)
+        assert (bar.visible, bar.completed, bar.total) == (True, 3, 3)

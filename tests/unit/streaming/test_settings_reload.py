@@ -89,32 +89,6 @@ def test_a_standby_that_becomes_active_takes_what_has_changed_while_it_waited(pl
     assert len(place.applied) == 1
 
 
-def test_a_standby_takes_over_with_the_newest_valid_settings_that_it_has_seen(place: Place, tmp_path: Path) -> None:
-    """The file is invalid when it takes over: what was valid before holds, not what the start has read."""
-    active = LeaseHolder(LocalLeaseStore(tmp_path / "lease"), owner=ELSEWHERE)
-    active.acquire()
-    standby = LeaseHolder(LocalLeaseStore(tmp_path / "lease"))
-    polls = iter(["", EXCLUDES, "", "", "tables: {", "", ""])
-    troubles: list[str] = []
-
-    def waits() -> None:
-        content = next(polls, None)
-        if content is None:
-            active.release()
-        elif content:
-            place.file.write_text(content)
-        place.looks(1)
-        troubles.append(place.reload.trouble)
-
-    standby.acquire(waits)
-    place.check(at_once=True)
-    standby.release()
-    assert place.current.tables.exclude == ("a.secret",)
-    assert troubles[3] == ""
-    assert "not valid" in troubles[-1], "known before the standby becomes active"
-    assert place.reload.refused
-
-
 def test_a_waiting_service_hears_the_signal(place: Place, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     active = LeaseHolder(LocalLeaseStore(checkpoint / "lease"), owner=ELSEWHERE)
@@ -181,12 +155,6 @@ def test_a_signal_is_applied_though_nothing_has_changed(place: Place) -> None:
     place.check()
     ((before, now),) = place.applied
     assert before == now
-
-
-def test_without_a_file_nothing_is_read() -> None:
-    reload = SettingsReload(None, CurrentSettings(load_settings(None, {"FIRNLINE_CATALOGS": '{"lake": {}}'})))
-    reload.ticks = lambda: time.monotonic() + 100
-    assert reload.check() is None
 
 
 def test_the_level_changes_unless_verbose_has_set_another() -> None:

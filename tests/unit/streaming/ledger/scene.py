@@ -19,6 +19,7 @@ from compactor.iceberg.namespaces import Namespace
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableView, Unchanged
 from compactor.manifests.cache import ManifestCache
 from compactor.patience.holds import Holds
+from compactor.reasons import Reason
 from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase
 from compactor.table_names import TableName
@@ -75,6 +76,7 @@ class CountedCatalogs(Catalogs):
         super().__init__(properties)
         self.calls: list[TableName] = []
         self.failure: Exception | None = None
+        self.known: list[KnownVersion | None] = []
         self.silent: set[str] = set()
         self.released = threading.Event()
 
@@ -83,6 +85,7 @@ class CountedCatalogs(Catalogs):
         return super().load(name, ref)
 
     def load_if_changed(self, name: TableName, known: KnownVersion | None, now: float) -> TableView | Unchanged:
+        self.known.append(known)
         if known is not None:  # else the base class calls `load`
             self._called(name)
         return super().load_if_changed(name, known, now)
@@ -99,6 +102,17 @@ class CountedCatalogs(Catalogs):
             self.released.wait(PATIENCE_SECONDS)
         if self.failure is not None:
             raise self.failure
+
+
+class SmallDisk(LedgerDatabase):
+    """`full`: nothing can be saved."""
+
+    full = False
+
+    def save(self, *arguments: Any, **options: Any) -> None:
+        if self.full:
+            raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+        super().save(*arguments, **options)
 
 
 class Scene:
@@ -125,7 +139,7 @@ class Scene:
 
     def start(self) -> None:
         """The process starts: the state comes from the disk."""
-        self.database = LedgerDatabase(self.folder / "ledger.sqlite")
+        self.database = SmallDisk(self.folder / "ledger.sqlite")
         self.writer = BoardWriter(self.settings, self.board, self.published.append, lambda: self.now)
         self.writer.wake = self._wake
         self.plan_reads: list[Event] = []

@@ -9,11 +9,10 @@ from compactor.events import CatalogAnswers, TableUnreadable
 from compactor.reasons import Reason
 from compactor.shards import Shard
 from compactor.table_names import TableName
-from streaming.ledger.catalog_calls import LIST_AGAIN_SECONDS, LISTING_SECONDS, MOST_SHOWN, SILENT_AFTER, Listing
+from streaming.ledger.catalog_calls import LISTING_SECONDS, MOST_SHOWN, SILENT_AFTER, Listing
 from streaming.ledger.catalog_tables import ROUND_SECONDS
-from streaming.ledger.rhythm import BEHIND_SECONDS, Rhythm
-from streaming.ledger.table_record import Asked, Lane
-from tests.unit.streaming.ledger.catalog_scene import MISSING, SWEEP, CatalogScene, counted, named
+from streaming.ledger.rhythm import BEHIND_SECONDS, OFTEN_SECONDS, Rhythm
+from tests.unit.streaming.ledger.catalog_scene import MISSING, SWEEP, CatalogScene, named
 
 INTERVAL = 300.0
 NO_ANSWER = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
@@ -93,7 +92,7 @@ def test_a_listing_that_fails_is_published_and_repeated_and_forgets_nothing(scen
     told = TableUnreadable(TableName("lake", (), "*"), Reason.CATALOG_UNAVAILABLE, "no answer")
     assert fail(scene, "b") == [told]
     assert scene.tables.troubles(scene.moment) == {"table watcher": "no answer"}
-    scene.now += LIST_AGAIN_SECONDS
+    scene.now += OFTEN_SECONDS
     assert scene.tables.listed(scene.moment) == {"lake": False}
     assert listed(scene) == {"a", "b"}
     assert scene.lake.starts_listing(scene.moment)
@@ -104,10 +103,10 @@ def test_a_listing_that_fails_is_published_and_repeated_and_forgets_nothing(scen
 def test_a_catalog_that_loads_tables_and_cannot_be_listed_has_its_known_ones_looked_at(scene: CatalogScene) -> None:
     """After a restart: those of the board, and whose counts are saved."""
     looks = 0
-    for _ in range(int(2 * INTERVAL / LIST_AGAIN_SECONDS)):
+    for _ in range(int(2 * INTERVAL / OFTEN_SECONDS)):
         if scene.lake.starts_listing(scene.moment):
             scene.lake.listing_ended(Listing(others=[named("saved")], error=NO_ANSWER), scene.moment)
-        scene.now += LIST_AGAIN_SECONDS
+        scene.now += OFTEN_SECONDS
         looks += len(scene.waiting())
     assert looks >= 3
 
@@ -138,12 +137,6 @@ def test_a_namespace_that_cannot_be_listed_loses_no_table_and_is_told_of_once(sc
     assert scene.list(unlisted=("db",)) == []
     scene.list()
     assert (listed(scene), scene.tables.troubles(scene.moment)) == (set(), {})
-
-
-def test_an_excluded_namespace_that_cannot_be_listed_is_no_trouble() -> None:
-    scene = CatalogScene(tables={"include": ["*"], "exclude": ["lake.private.*"]})
-    assert scene.list(unlisted=("private",)) == []
-    assert scene.lake.listings.unlisted == {}
 
 
 def test_of_many_namespaces_that_cannot_be_listed_a_few_are_shown(scene: CatalogScene) -> None:
@@ -188,16 +181,6 @@ def test_tables_are_looked_at_as_often_as_they_need_and_all_are_judged_once_per_
     assert "announced" in judged
 
 
-def test_a_sweep_looks_at_all_tables_at_once(scene: CatalogScene) -> None:
-    scene.list("a", "b")
-    scene.waiting()
-    scene.now += 1
-    assert scene.waiting() == []
-    scene.tables.sweep_soon()
-    assert sorted(scene.waiting()) == ["a", "b"]
-    assert scene.lake.starts_listing(scene.moment)
-
-
 def test_no_round_takes_place_while_the_catalog_is_silent(scene: CatalogScene) -> None:
     scene.list("a")
     scene.waiting()
@@ -208,10 +191,3 @@ def test_no_round_takes_place_while_the_catalog_is_silent(scene: CatalogScene) -
     (answers,) = scene.list("a")
     assert answers == CatalogAnswers("lake", available=True)
     assert scene.take() == ("a", SWEEP)
-
-
-def test_an_event_joins_the_look_of_a_sweep(scene: CatalogScene) -> None:
-    scene.list("a")
-    scene.lake.hear(named("a"), Asked(Lane.EVENT, 5.0), scene.moment)
-    assert scene.waiting(counted()) == ["a"]
-    assert scene.tables.counted == (1, 1)

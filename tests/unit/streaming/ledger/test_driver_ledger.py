@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
-from compactor.events import LedgerUpdated
 from compactor.settings.current import CurrentSettings
 from compactor.shards import EVERYTHING, Shard
 from compactor.storage.ledger_database import opened_by
@@ -101,17 +99,6 @@ def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: D
     assert ledger.counted == (2, 2)
 
 
-def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        driving.scene.history.append_unreal("a", [1])
-    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
-    driving.ledger.driver.list_if_due("lake")
-    driving.ledger.driver.look(NAME, Asked())
-    assert driving.ledger.counted == (0, 1)
-    driving.ledger.driver.look(NAME, Asked())
-    assert driving.ledger.counted == (1, 1)
-
-
 # --- restart ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,24 +134,6 @@ def test_damaged_names_in_the_state_are_left_out(driving: Driving) -> None:
     assert (ledger.troubles, ledger.listed) == ({}, {"lake": True})
     asked = {taken[0] for _ in range(3) if (taken := ledger.driver.take("lake", 0.0)) is not None}
     assert asked == {NAME, dropped}
-
-
-def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
-    driving.scene.history.append_unreal("a", [1, 2])
-    driving.start()
-    until(lambda: driving.files() == {A: 2})
-    driving.ledger.stop(PATIENCE_SECONDS)
-    state_file(driving.checkpoint).unlink()
-    driving.restart()
-    until(lambda: len(driving.scene.updates) == 2)
-    assert driving.files() == {A: 2}
-    assert [update.recount_reason for update in driving.scene.updates] == ["first_sight", "first_sight"]
-
-
-@pytest.mark.parametrize("checkpoint", ["{folder}/c", "file://{folder}/c", "file:{folder}/c"])
-def test_the_state_lies_in_a_local_checkpoint(tmp_path: Path, checkpoint: str) -> None:
-    expected = tmp_path / "c" / f"ledger-v{STATE_VERSION}.sqlite"
-    assert state_file(checkpoint.format(folder=tmp_path)) == expected
 
 
 def test_the_state_of_a_remote_checkpoint_lies_on_local_disk_apart_from_others(
@@ -261,15 +230,6 @@ def no_room(_source: Path, _target: Path) -> None:
 
 
 OTHER = Shard(0, 2) if Shard(1, 2).owns(NAME) else Shard(1, 2)
-
-
-def test_updates_are_published_once(driving: Driving) -> None:
-    """A sweep and an event at the same time are one look, or a count and a look that finds nothing."""
-    driving.scene.history.append_unreal("a", [1])
-    driving.start()
-    driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)] * 100)
-    until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1) and driving.scene.updates)
-    assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1
 
 
 def test_the_space_for_the_state_is_that_of_its_volume(driving: Driving) -> None:

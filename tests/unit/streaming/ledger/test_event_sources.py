@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
 
 import pytest
 
-from compactor.settings.kafka import CommitTopic, EventFormat, KafkaSettings, format_of
+from compactor.settings.kafka import CommitTopic, KafkaSettings, format_of
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
-from streaming.commit_events.formats import BY_NAME
 from streaming.intake.event_sources import EventSources
 from streaming.kafka.clients import source_options
 
@@ -71,18 +69,6 @@ def test_a_letter_names_the_setting_to_add(
     assert found.detail.endswith(f"set kafka.catalog_names: {named}")
 
 
-def test_an_event_without_a_name_means_the_catalog_of_the_empty_name() -> None:
-    found = TWO.table(changed(None))
-    assert isinstance(found, BadEvent)
-    assert found.detail == (
-        "the event names no catalog; configured catalogs: attic, lake; set kafka.catalog_names: {'': <one of them>}"
-    )
-    told = EventSources.of(KafkaSettings(catalog_names=NAMES | {"": "attic"}), TWO.catalogs)
-    assert told.table(changed(None)) == TableName("attic", ("db",), "t")
-    assert told.table(changed(None, source="canonical")) == TableName("attic", ("db",), "t")
-    assert told.table(changed("lake")) == TableName("lake", ("db",), "t")
-
-
 def test_the_format_of_a_topic_is_set_or_found() -> None:
     kafka = KafkaSettings(
         commit_topics=(
@@ -121,19 +107,6 @@ def test_a_format_that_is_set_and_does_not_fit_is_named(value: bytes, looks: str
         BadEventReason.UNRECOGNISED,
         f"topic p is set to format polaris; {looks}; correct kafka.commit_topics, or the sender",
     )
-
-
-def test_every_decoder_can_be_set_as_a_format() -> None:
-    assert {"detect", *BY_NAME} == set(get_args(EventFormat))
-
-
-def test_topics_of_other_systems() -> None:
-    kafka = KafkaSettings(commit_topics=("control", "mixed", {"pattern": ".*-events"}))
-    assert kafka.named_topics == ("iceberg-commits", "control", "mixed")
-    assert kafka.reads("polaris-events")
-    assert not kafka.reads("polaris-events-2")
-    assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("iceberg-commits-dead-letter")
-    assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("__consumer_offsets")
 
 
 def test_sparks_pattern_reads_the_topics_that_the_settings_say() -> None:

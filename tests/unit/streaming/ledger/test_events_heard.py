@@ -68,14 +68,6 @@ def test_the_look_that_an_event_asks_for(scene: CatalogScene, event: Heard, aske
     assert hear(scene, event).looks == ({} if asked is None else {table: asked})
 
 
-def test_a_writers_event_makes_a_known_table_announced(scene: CatalogScene) -> None:
-    hear(scene, replace(COMMIT, writes=False))
-    assert not scene.lake.get(T).rhythm.announced
-    hear(scene, COMMIT, replace(COMMIT, table=named("new")))
-    assert scene.lake.get(T).rhythm.announced
-    assert not scene.lake.get(named("new")).rhythm.announced
-
-
 @pytest.mark.parametrize("tables", [{"exclude": ["db.t"]}, {"observe": [], "include": ["db.other"]}])
 def test_an_ignored_table_is_not_mentioned_under_any_spelling(tables: dict[str, object]) -> None:
     scene = CatalogScene(tables={"include": ["*"], **tables})
@@ -136,16 +128,6 @@ def test_a_metadata_file_means_the_tables_that_keep_their_metadata_there_unless_
     told = tables if sharing <= MOST_SHARING else []
     assert hear(scene, WRITTEN).looks == {table: Asked(Lane.EVENT, 5.0, announced=frozenset({PLACE})) for table in told}
     assert [scene.lake.get(table).rhythm.announced for table in tables] == [bool(told)] * sharing
-
-
-def test_an_unknown_folder_asks_for_listings_until_its_table_is_found(scene: CatalogScene) -> None:
-    assert hear(scene, WRITTEN, WRITTEN).looks == {}
-    scene.now += 5
-    assert not scene.lake.starts_listing(scene.moment)
-    scene.tables.search_folders(scene.moment)
-    scene.list("t", "new")
-    scene.look(counted(place=PLACE))
-    assert [*hear(scene, WRITTEN).looks] == [named("new")]
 
 
 def test_a_folder_of_no_table_is_logged_once_and_lists_the_catalogs_twice(

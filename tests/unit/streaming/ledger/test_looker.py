@@ -6,23 +6,18 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from compactor.debt import ledger
 from compactor.errors import RetryError
-from compactor.events import LedgerUpdated, ManifestsRead, TableLooked
+from compactor.events import ManifestsRead
 from compactor.iceberg.tables import KnownVersion
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
-from compactor.storage.ledger_database import TableState
 from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.looker import (
-    REMEMBERED_SNAPSHOTS,
     Outcome,
 )
-from streaming.ledger.table_record import Asked, Lane
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import A, Scene, reads_since_last_time
 
@@ -47,11 +42,6 @@ def test_a_first_look_counts_the_table_and_later_ones_what_is_new(scene: Scene) 
     assert scene.files() == {A: 3, '["b"]': 1}
     assert [update.recount_reason for update in scene.updates] == ["first_sight", None]
     assert scene.outcomes == ["counted", "counted"]
-
-
-def test_a_table_without_data_is_counted(scene: Scene) -> None:
-    assert scene.look().outcome is Outcome.COUNTED
-    assert (scene.debt().snapshot_id, scene.debt().total.data_files) == (None, 0)
 
 
 def test_the_tables_switch_and_refused_properties_reach_the_board(scene: Scene) -> None:
@@ -153,39 +143,10 @@ def test_partitions_outside_the_filter_of_the_policy_are_never_due(tmp_path: Pat
     assert scene.debt().due_partitions == 2, "a plan reports the filter that the table refuses"
 
 
-def test_listeners_hear_how_old_the_news_is(scene: Scene) -> None:
-    for oldest in (scene.now - 1.5, None, scene.now + 1_000):
-        scene.history.append_unreal("a", [1])
-        scene.look(asked=Asked(Lane.EVENT, oldest))
-    assert [event.event_to_ledger_seconds for event in scene.updates] == [1.5, None, 0]
-    assert scene.published[-2:] == [
-        LedgerUpdated(
-            table=NAME,
-            snapshot_id=scene.debt().snapshot_id,
-            recount_reason=None,
-            event_to_ledger_seconds=0,
-        ),
-        TableLooked(NAME, "counted"),
-    ]
-
-
-def test_a_restarted_process_goes_on_where_the_state_on_disk_ends(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1, 2])
-    scene.look()
-    scene.history.append_unreal("b", [3])
-    scene.restart()
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.files() == {A: 2, '["b"]': 1}
-    scene.restart()
-    scene.look()
-    assert scene.files() == {A: 2, '["b"]': 1}
-    assert [update.recount_reason for update in scene.updates] == ["first_sight", None, None]
-
-
-def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("one_file_per_look")
+def test_a_long_count_goes_on_look_by_look(scene: Scene) -> None:
     for _ in range(3):
         scene.history.append_unreal("a", [1])
-    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
     looks = [scene.look() for _ in range(4)]
     assert [each.outcome for each in looks] == ["counting", "counting", "counted", "unchanged"]
     assert [each.more for each in looks] == [True, True, False, False]
@@ -194,9 +155,8 @@ def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.Mon
     assert told == [("first_sight", False), (None, False), (None, True)], "one recount, which one look ends"
 
 
-def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadable_until_it_ends(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("one_file_per_look")
+def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadable(scene: Scene) -> None:
     def commit() -> None:
         before = scene.history.table.current_snapshot()
         scene.history.append_unreal("a", [1])
@@ -205,7 +165,6 @@ def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadabl
 
     for _ in range(3):
         commit()
-    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
     for _ in range(MOST_BEGUN_ANEW):
         assert scene.look().outcome is Outcome.COUNTING
         assert scene.debt().recounting
@@ -214,10 +173,6 @@ def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadabl
     assert scene.look().outcome is Outcome.COUNTING
     assert not scene.debt().recounting
     assert f"began anew {MOST_BEGUN_ANEW} times, because its snapshot expired" in str(scene.debt().stale)
-    monkeypatch.undo()
-    assert scene.look().outcome is Outcome.COUNTED
-    assert (scene.debt().stale, scene.debt().recounting) == (None, False)
-    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
     scene.database.forget(NAME.key)
     commit()
     assert scene.look().outcome is Outcome.COUNTING
@@ -238,28 +193,6 @@ def test_a_walk_cut_short_is_on_the_board_and_goes_on(tmp_path: Path) -> None:
     assert files == [2, 3, 4, 4]
     assert [each.more for each in looks] == [True, True, False, False]
     assert [each.outcome for each in looks] == ["counted", "counted", "counted", "unchanged"]
-
-
-def test_a_look_that_fails_half_way_leaves_the_saved_state_and_the_next_one_counts_right(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.history.append_unreal("a", [1, 2])
-    scene.look()
-    saved = scene.database.head(NAME.key), scene.database.slots(NAME.key)
-    scene.history.append_unreal("b", [3])
-    put_head = TableState.put_head
-
-    def fails(_state: TableState, _text: str) -> None:
-        raise RetryError("the process dies before the head is written")
-
-    monkeypatch.setattr(TableState, "put_head", fails)
-    assert scene.look().outcome is Outcome.UNREADABLE
-    assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == saved
-    assert scene.files() == {A: 2}
-    monkeypatch.setattr(TableState, "put_head", put_head)
-    scene.look()
-    assert scene.files() == {A: 2, '["b"]': 1}
-    assert scene.updates[-1].recount_reason is None
 
 
 # --- unchanged --------------------------------------------------------------------------------------------------------
@@ -305,44 +238,31 @@ def test_a_table_that_was_unreadable_for_a_while_and_has_not_changed_is_no_longe
     assert scene.debt().stale is None
 
 
-def test_what_the_catalog_confirmed_is_kept_with_its_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_catalog_confirmed_is_kept_with_its_time(scene: Scene) -> None:
     """The tag of an answer is trusted for an hour after the catalog named the location itself, not after any answer."""
-    asked: list[KnownVersion | None] = []
-    load = scene.catalogs.load_if_changed
-
-    def watched(name: Any, known: KnownVersion | None, now: float) -> Any:
-        asked.append(known)
-        return load(name, known, now)
-
-    monkeypatch.setattr(scene.catalogs, "load_if_changed", watched)
     start = scene.now
     for _ in range(3):
         scene.look()
         scene.now += 100
     location = scene.history.table.metadata_location
-    assert asked == [None, KnownVersion(location, None, start), KnownVersion(location, None, start + 100)]
+    assert scene.catalogs.known == [
+        None,
+        KnownVersion(location, None, start),
+        KnownVersion(location, None, start + 100),
+    ]
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------
 
 
-def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert REMEMBERED_SNAPSHOTS >= 100
-    monkeypatch.setattr("streaming.ledger.looker.REMEMBERED_SNAPSHOTS", 2)
-    for _ in range(4):
+def test_snapshots_of_main_are_remembered(scene: Scene) -> None:
+    """One that was rolled back is news when main returns to it."""
+    for _ in range(3):
         scene.history.append_unreal("a", [1])
-    scene.look()
     ids = [each.snapshot_id for each in scene.history.table.snapshots()]
-    assert [has(scene, each) for each in ids] == [False, False, True, True]
-
-
-def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.history.append_unreal("a", [1])
-    first, second = (each.snapshot_id for each in scene.history.table.snapshots())
-    scene.history.table.manage_snapshots().set_current_snapshot(first).commit()
+    scene.history.table.manage_snapshots().set_current_snapshot(ids[1]).commit()
     scene.look()
-    assert [has(scene, each) for each in (first, second)] == [True, False]
+    assert [has(scene, each) for each in ids] == [True, True, False]
 
 
 # --- reading ahead ----------------------------------------------------------------------------------------------------
@@ -364,18 +284,6 @@ def test_new_manifests_are_read_ahead_for_tables_that_were_planned(scene: Scene)
     view = scene.catalogs.load(NAME)
     scene.plans.read(view, view.manifests())
     assert [event.hits for event in scene.plan_reads if isinstance(event, ManifestsRead)] == [0, 2]
-
-
-def test_manifests_that_cannot_be_read_ahead_are_no_obstacle(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.driver.planned(NAME)
-
-    def fails(*_: object, **__: object) -> None:
-        raise RetryError("the store does not answer")
-
-    monkeypatch.setattr(scene.plans, "read", fails)
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.files() == {A: 1}
 
 
 def test_state_is_kept_by_the_tables_whole_name(scene: Scene) -> None:

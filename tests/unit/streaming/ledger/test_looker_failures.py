@@ -15,8 +15,6 @@ from compactor.locations import plain_path
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 from compactor.table_names import TableName
-from streaming.ledger import board_writer
-from streaming.ledger.looker import Looker
 from streaming.ledger.table_record import Asked, Lane, Outcome
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import A, Scene, named
@@ -61,12 +59,6 @@ def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(sce
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
 
 
-def test_a_missing_table_is_missing_although_its_state_cannot_be_read(scene: Scene) -> None:
-    scene.database.close()
-    scene.catalog.drop_table("db.t")
-    assert scene.look().outcome is Outcome.MISSING
-
-
 def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
     """A proxy answers 404. The state is counted anew; nothing would bring a request back."""
     scene.history.append_unreal("a", [1])
@@ -84,29 +76,6 @@ def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -
     assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
     scene.look()
     assert scene.board.known() == ()
-
-
-def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1, 2])
-    scene.look()
-    scene.history.recreate()
-    scene.history.append_unreal("b", [3])
-    scene.look()
-    assert scene.files() == {'["b"]': 1}
-    assert scene.updates[-1].recount_reason == "table_replaced"
-    assert scene.record().known
-
-
-def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.look()
-    scene.catalog.drop_table("db.t")
-
-    def full(_name: str) -> None:
-        raise RetryError("the disk is full")
-
-    monkeypatch.setattr(scene.database, "forget", full)
-    assert scene.look().outcome is Outcome.MISSING
-    assert scene.board.tables() == ()
 
 
 # --- unreadable -------------------------------------------------------------------------------------------------------
@@ -190,45 +159,19 @@ def test_an_unexpected_error_is_published_and_ends_only_this_look(scene: Scene) 
     assert (told.reason, told.message) == (Reason.UNEXPECTED, "ValueError: a bug")
 
 
-def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_no_count(scene: Scene) -> None:
     scene.history.append_unreal("a", [1])
-    save = scene.database.save
-
-    def full(*_: object, **__: object) -> None:
-        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-    monkeypatch.setattr(scene.database, "save", full)
+    scene.database.full = True
     for _ in range(2):  # a look that found no state of its own counts again, although nothing has changed
         assert scene.look().outcome is Outcome.COUNTED
         assert (scene.files(), scene.debt().stale, scene.looker.unsaved) == ({A: 1}, None, "the disk is full")
     scene.history.append_unreal("b", [1, 1])
     assert scene.look().outcome is Outcome.COUNTED
     assert scene.debt().total.data_files == 3
-    monkeypatch.setattr(scene.database, "save", save)
+    scene.database.full = False
     assert scene.look().outcome is Outcome.COUNTED
     assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
     assert scene.look().outcome is Outcome.UNCHANGED
-
-
-def test_a_look_that_is_saved_beside_one_that_is_not_does_not_hide_it(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the unsaved count would be taken for saved, and be compared with, not counted again."""
-
-    def full(*_: object, **__: object) -> None:
-        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-    class Beside(Looker):
-        """Each time, a look in another thread is saved before this one goes on."""
-
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, "" if name == "unsaved" else value)
-
-    scene.history.append_unreal("a", [1])
-    monkeypatch.setattr(scene.database, "save", full)
-    monkeypatch.setattr(scene.looker, "__class__", Beside)
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.look().outcome is Outcome.COUNTED
 
 
 def test_a_look_that_has_nothing_to_save_is_no_sign_of_room_on_the_disk(scene: Scene) -> None:
@@ -243,37 +186,12 @@ def test_a_look_that_has_nothing_to_save_is_no_sign_of_room_on_the_disk(scene: S
     assert scene.looker.unsaved == ""
 
 
-def test_counts_that_could_not_be_saved_leave_with_their_commit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog is restored: the table goes back to the saved count, from which nothing has changed."""
-    monkeypatch.setattr(board_writer, "CACHED_FROM", 0)
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    saved, location = scene.files(), scene.history.table.metadata_location
-    with monkeypatch.context() as patched:
-
-        def full(*_: object, **__: object) -> None:
-            raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-        patched.setattr(scene.database, "save", full)
-        scene.history.append_unreal("b", [1, 1])
-        scene.look()
-        assert scene.debt().total.data_files == 3
-    scene.catalog.drop_table("db.t")
-    scene.catalog.register_table("db.t", location)
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.files() == saved
-
-
-def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("one_file_per_look")
+def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene) -> None:
     """It would start from zero with each look."""
     for _ in range(3):
         scene.history.append_unreal("a", [1])
-    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
-
-    def full(*_: object, **__: object) -> None:
-        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-    monkeypatch.setattr(scene.database, "save", full)
+    scene.database.full = True
     assert scene.look().outcome is Outcome.UNREADABLE
     assert scene.record().not_before == scene.now + 10.0
 
@@ -314,9 +232,9 @@ def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, d
 
 
 @pytest.fixture
-def large(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+def large(scene: Scene) -> Scene:
     """A counted table with more partitions with debt than the board has as objects: the rest is only in the state."""
-    monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
+    scene.writer.kept_of_a_slot = 1
     slot = ledger.slot_of(PartitionKey(0, A))
     b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
     for partition in ("a", b):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streaming.ledger.metadata_folders import (
     LIST_AFTER_SECONDS,
-    LISTING_PAUSE_SECONDS,
     MOST_FOLDERS,
     SEARCH_AGAIN_SECONDS,
     MetadataFolders,
@@ -51,14 +46,6 @@ def test_the_number_of_a_metadata_file(name: str, version: int | None) -> None:
     assert metadata_version(f"s3://lake/t/metadata/{name}.metadata.json") == version
 
 
-@given(st.text())
-def test_any_location_can_be_searched(location: str) -> None:
-    folders = MetadataFolders()
-    folders.search(location, 0.0)
-    folders.put(T, location)
-    assert folders.find(location) == (T,)
-
-
 def test_a_look_tells_where_a_table_is() -> None:
     folders = MetadataFolders()
     folders.put(T, FILE)
@@ -78,15 +65,6 @@ def test_an_unknown_folder_is_searched_by_listings_until_a_look_finds_its_table(
     assert listings(folders, 0, 40) == [int(each) + 1 for each in LIST_AFTER_SECONDS]
     folders.put(T, FILE)
     assert listings(folders, 40, 100) == []
-
-
-def test_listings_have_a_pause() -> None:
-    folders = MetadataFolders()
-    for second in range(50):
-        folders.search(f"s3://lake/{second}/1.metadata.json", second)
-        folders.must_list(second)
-    times = listings(folders, 50, 100)
-    assert all(later - earlier > LISTING_PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
 def test_a_flood_of_foreign_folders_fills_neither_the_memory_nor_the_catalogs_time() -> None:

@@ -63,29 +63,6 @@ def with_rewrites(view: TableView, *places: int) -> TableView:
     return replace(view, metadata=view.metadata.model_copy(update={"snapshots": snapshots}))
 
 
-def test_events_make_looks_rare_until_one_is_missed(table: Following) -> None:
-    assert not table.rhythm.announced
-    table.heard()
-    table.commit()
-    assert not table.look(swept=False, oldest_event=table.now)
-    assert table.rhythm.announced
-    table.commit(age=LATE)
-    assert table.look()
-    assert not table.rhythm.announced
-    table.heard()
-    assert table.rhythm.announced
-    assert table.rhythm.heard("s3", table.now) is table.rhythm
-
-
-def test_an_event_that_comes_after_the_look_is_no_silence(table: Following) -> None:
-    table.heard()
-    table.commit(age=LATE_SECONDS / 2)
-    assert not table.look()
-    table.heard()
-    assert table.rhythm.announced
-    assert table.rhythm.untold_at is None
-
-
 @pytest.mark.parametrize("age", [LATE, LOST_SECONDS + 1])
 def test_what_has_another_reason_is_no_silence(table: Following, age: float) -> None:
     """Our own commit, for which we ask for a look; events that could not be read yet; a change without a commit."""
@@ -118,16 +95,6 @@ def test_our_own_commit_that_is_no_rewrite_is_no_silence(table: Following) -> No
     table.now += 1000
     assert not table.look()
     assert table.rhythm.announced
-
-
-def test_a_lost_commit_is_silence_although_another_one_is_young(table: Following) -> None:
-    """A table with a commit every few seconds: its newest is always young."""
-    table.heard()
-    table.commit()
-    lost_at = table.now
-    table.commit()
-    table.now = lost_at + LATE_SECONDS + 0.001
-    assert table.look()
 
 
 def test_what_was_counted_before_is_judged_once(table: Following) -> None:
@@ -169,10 +136,3 @@ def test_commits_that_were_checked_in_a_branch_are_as_young_as_their_publication
     changed = view.metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
     assert not table.look(replace(view, metadata=changed), swept=False, oldest_event=table.now)
     assert table.rhythm.missed_at is None
-
-
-def test_a_table_without_events_is_never_silent(table: Following) -> None:
-    table.commit(age=LATE)
-    assert not table.look()
-    assert table.rhythm.commit_seconds is not None
-    assert table.rhythm.committed_at == table.now - LATE
