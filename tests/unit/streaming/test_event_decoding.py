@@ -199,23 +199,18 @@ def test_an_event_names_a_thousand_tables_at_most() -> None:
     assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
 
 
-def test_a_namespace_has_64_levels_at_most() -> None:
-    (one,) = tables(event(namespace=("x",) * MAX_LEVELS))
-    assert len(one.namespace) == MAX_LEVELS
-    value = event(namespace=("x",) * (MAX_LEVELS + 1))
-    assert heard(value) == []
-    (letter,) = letters(value)
-    assert letter["firnline.reason"] == b"oversize"
-    assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
-
-
-def test_namespace_and_name_have_4096_characters_at_most_together() -> None:
-    parts = ("x" * 1000,) * 4
-    (one,) = tables(event(namespace=parts, name="y" * (MAX_NAME_CHARACTERS - 4000)))
-    assert one.namespace == parts
-    value = event(namespace=parts, name="y" * (MAX_NAME_CHARACTERS - 3999))
-    assert heard(value) == []
-    (letter,) = letters(value)
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        ({"namespace": ("x",) * MAX_LEVELS}, {"namespace": ("x",) * (MAX_LEVELS + 1)}),
+        ({"namespace": ("x",), "name": "y" * (MAX_NAME_CHARACTERS - 1)}, {"name": "y" * (MAX_NAME_CHARACTERS - 1)}),
+    ],
+    ids=["levels", "characters"],
+)
+def test_a_tables_name_is_bounded(most: dict[str, Any], more: dict[str, Any]) -> None:
+    assert len(tables(event(**most))) == 1
+    assert heard(event(**more)) == []
+    (letter,) = letters(event(**more))
     assert letter["firnline.reason"] == b"oversize"
     assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.service.in_flight_sweep import LONG_SECONDS, PAUSE_SECONDS, InFlightSweep, MayAsk, UnsteppedClock
-from streaming.service.service import Service
 from tests.integration.service_process import wait_for
 from tests.unit.streaming.states import state_of
 
@@ -106,24 +103,6 @@ def test_a_sweep_that_takes_long_is_shown_and_asks_for_no_new_process(scene: Sce
     scene.released.set()
     wait_for("its end", scene.ended)
     assert state.health.details == {}
-
-
-def test_the_main_loop_comes_round_while_a_catalog_does_not_answer(scene: Scene, tmp_path: Path) -> None:
-    catalog = f'{{"lake": {{"type": "sql", "uri": "sqlite:///{tmp_path}/c.db", "warehouse": "file://{tmp_path}"}}}}'
-    service = Service(load_settings(None, {"FIRNLINE_CATALOGS": catalog, "FIRNLINE_HTTP__PORT": "0"}))
-    state, stop = service._state, threading.Event()
-    state.parts.sweep = scene.in_flight
-    loop = threading.Thread(target=service.run_until, args=(stop,), daemon=True)
-    loop.start()
-    try:
-        wait_for("the sweep", lambda: scene.began == 1)
-        beat = state.beat
-        wait_for("another round", lambda: state.beat != beat)
-    finally:
-        stop.set()
-        scene.released.set()
-        loop.join(60)
-    assert not loop.is_alive()
 
 
 def test_a_clock_that_steps_forward_takes_no_grace_period_with_it() -> None:

@@ -34,13 +34,6 @@ def test_a_terminal_without_the_characters_shows_their_escapes(tmp_path: Path, e
     assert [each["glob"] for each in json.loads(done.stdout.decode("ascii"))["pauses"]] == ["db.наледь"]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_an_error_shows_escapes_too(tmp_path: Path, encoding: str) -> None:
-    done = run_command(tmp_path, "resume", "db.наледь", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(rb"firnline: there is no pause of db.\u043d\u0430")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
 def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     done = run_command(tmp_path, "pause", "db.*", to="/dev/full")

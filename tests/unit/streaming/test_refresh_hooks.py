@@ -17,7 +17,7 @@ from compactor.patience.backoff import Backoff
 from compactor.settings.hooks import HookSettings
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.hooks.kinds import Hook, compacted_event, statement, trino_hook
+from streaming.hooks.kinds import Hook, statement, trino_hook
 from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
 from streaming.service.service import Service
 from tests.services.serving import serving
@@ -54,14 +54,6 @@ def committed(table: TableName = TABLE, snapshot: int = 9) -> RunCommitted:
 def test_statements_name_the_table_as_trino_does(given: dict[str, str], expected: str) -> None:
     settings = HookSettings.model_validate({"kind": "trino", "uri": "http://trino", **given})
     assert statement(settings, committed()) == expected
-
-
-def test_a_compacted_event_says_what_was_committed() -> None:
-    key, value = compacted_event(committed())
-    body = json.loads(value)
-    assert key == str(TABLE).encode()
-    assert (body["type"], body["namespace"], body["name"]) == ("compacted", ["db", 'in"ner'], "it's")
-    assert (body["snapshot-id"], body["files-in"], body["files-out"], body["delete-files-removed"]) == (9, 30, 3, 6)
 
 
 @contextmanager
@@ -108,20 +100,6 @@ def test_trino_runs_the_statement_as_the_user_of_the_address(user: str, expected
     with trino(lambda _statement: {"updateType": "CALL"}) as (uri, heard):
         trino_hook(HookSettings(kind="trino", uri=uri.replace("://", f"://{user}"), statement=CALL))(committed(OTHER))
     assert heard == [f"{expected}: CALL lake.system.flush_metadata_cache(schema_name => 'db', table_name => 'other')"]
-
-
-def test_an_error_of_trino_is_an_error() -> None:
-    error = {
-        "message": "no such procedure",
-        "errorCode": 1,
-        "errorName": "PROCEDURE_NOT_FOUND",
-        "errorType": "USER_ERROR",
-    }
-    with (
-        trino(lambda _statement: {"error": error}) as (uri, _),
-        pytest.raises(Exception, match="no such procedure"),
-    ):
-        trino_hook(HookSettings(kind="trino", uri=uri, statement=CALL))(committed(OTHER))
 
 
 def test_a_statement_that_trino_leaves_in_its_queue_is_cancelled() -> None:

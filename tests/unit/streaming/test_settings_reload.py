@@ -149,14 +149,6 @@ def test_what_needs_a_restart_is_named_without_its_value(place: Place, caplog: p
     assert "hunter2" not in " ".join(str(record.__dict__) for record in caplog.records)
 
 
-def test_a_signal_is_applied_though_nothing_has_changed(place: Place) -> None:
-    """It looks at all tables: an operator may want that after work on them."""
-    place.reload.ask()
-    place.check()
-    ((before, now),) = place.applied
-    assert before == now
-
-
 def test_the_level_changes_unless_verbose_has_set_another() -> None:
     log = logging.getLogger("firnline")
     before = log.level

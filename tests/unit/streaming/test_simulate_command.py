@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from compactor.iceberg.tables import FileSizes
-from compactor.settings.policy import PolicyValues
 from streaming.cli import main
-from streaming.commands.simulate import _sizes_of
 from tests.properties.table_history import TableHistory
 
 COMMITS = 40
@@ -68,8 +65,3 @@ def test_the_first_line_leaves_hot_partitions_alone_as_the_table_does(history: T
 def test_small_files_are_those_of_the_table_also_with_another_target(history: TableHistory, tmp_path: Path) -> None:
     first, *_ = simulated(history, tmp_path, {"min_file_size": "500"}, "--target", "1MB")
     assert (first["most_small_files"], first["rewrite_commits"]) == (0, 0)
-
-
-@pytest.mark.parametrize(("least", "small_below"), [(None, 750), (500, 500), (0, 0)])
-def test_the_bound_of_small_files(least: int | None, small_below: int) -> None:
-    assert _sizes_of(1000, PolicyValues(min_file_size=least)) == FileSizes(1000, small_below)

@@ -168,12 +168,6 @@ def test_a_table_waits_since_its_oldest_event_until_it_is_settled() -> None:
     assert writing.count(5, {1: 1}, oldest=9.0).waiting_since == 9.0
 
 
-def test_a_late_event_of_a_counted_snapshot_does_not_make_the_table_wait() -> None:
-    writing = Writing()
-    writing.count(1, {1: 1}, whole=True)
-    assert writing.count(1, {}, oldest=5.0).waiting_since is None
-
-
 @pytest.mark.parametrize("before", [Writing.unreadable, Writing.counting])
 def test_an_event_that_could_not_be_answered_at_once_is_not_forgotten(before: Any) -> None:
     writing = Writing()
@@ -285,12 +279,6 @@ def test_listeners_hear_which_changed_partitions_are_left_and_why() -> None:
 
 
 # --- tables that cannot be counted ------------------------------------------------------------------------------------
-
-
-def test_an_unreadable_table_of_which_nothing_was_known_counts_as_one_to_be_rewritten() -> None:
-    """Else no alert would tell of a table that is unreadable since the start."""
-    debt = Writing().unreadable()
-    assert (debt.stale, debt.acted_on) == ("no answer", True)
 
 
 def test_another_firnline_is_on_the_board_and_in_one_log_line(caplog: pytest.LogCaptureFixture) -> None:

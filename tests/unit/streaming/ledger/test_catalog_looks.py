@@ -45,15 +45,6 @@ def test_many_who_ask_are_one_look_that_answers_all(scene: CatalogScene) -> None
     assert scene.take() is None
 
 
-def test_events_go_first_and_sweeps_and_unknown_names_take_turns(scene: CatalogScene) -> None:
-    scene.ask("s1", "s2", asked=SWEEP)
-    scene.ask("u1", "u2", asked=UNKNOWN)
-    scene.ask("e1", "e2")
-    scene.ask("s2")
-    scene.ask("s1", asked=SWEEP)
-    assert scene.waiting() == ["e1", "e2", "s2", "s1", "u1", "u2"]
-
-
 def test_tables_without_events_are_looked_at_while_events_never_end(scene: CatalogScene) -> None:
     scene.ask(*(f"e{number}" for number in range(3 * EVENTS_IN_A_ROW)))
     scene.ask("s1", asked=SWEEP)
@@ -151,16 +142,6 @@ def test_a_flood_of_events_of_a_missing_name_is_one_look_in_thirty_seconds(scene
     assert looks <= 300 / TRY_AGAIN_SECONDS[-1] + 1
 
 
-def test_what_is_no_table_is_forgotten_after_a_while(scene: CatalogScene) -> None:
-    scene.list("listed")
-    scene.ask(*(f"u{number}" for number in range(9)))
-    scene.ask("damaged")
-    scene.waiting(MISSING)
-    scene.now += 10_000
-    scene.take()
-    assert [*scene.lake.names] == [named("listed")]
-
-
 # --- events before their commit ---------------------------------------------------------------------------------------
 
 
@@ -189,16 +170,6 @@ def test_a_look_that_waits_for_a_commit_delays_no_other(scene: CatalogScene) -> 
     scene.now += PAUSE_SECONDS
     scene.ask("t", asked=Asked(Lane.EVENT, announced=frozenset({8})))
     assert scene.look(counted(7, 8)) == [TableLooked(T, Outcome.COUNTED)]
-
-
-def test_a_metadata_file_whose_folder_is_no_more_the_tables_is_searched(scene: CatalogScene) -> None:
-    scene.ask("t", asked=Asked(Lane.EVENT, announced=frozenset({PLACE}), tries=3))
-    scene.look(counted(place=PLACE))
-    assert not scene.lake.folders.must_list(scene.now + 20)
-    scene.now += 1
-    scene.ask("t", asked=Asked(Lane.EVENT, announced=frozenset({PLACE}), tries=3))
-    scene.look(MISSING)
-    assert scene.lake.folders.must_list(scene.now + 20)
 
 
 # --- ignored tables ---------------------------------------------------------------------------------------------------

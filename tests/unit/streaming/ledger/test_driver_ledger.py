@@ -77,14 +77,6 @@ def test_commits_are_counted_by_their_events_and_without_them_by_sweeps(driving:
     assert [update.event_to_ledger_seconds for update in driving.scene.updates] == [None, 0.25]
 
 
-def test_an_event_is_counted_before_the_first_sweep(driving: Driving) -> None:
-    driving.scene.history.append_unreal("a", [1])
-    driving.ledger.start()
-    driving.ledger.driver.hear([Heard(NAME, "canonical", 5, writes=True)])
-    until(lambda: driving.files() == {A: 1})
-    assert driving.ledger.counted is None
-
-
 def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: Driving) -> None:
     """Answered: counted, unreadable or gone, but not while a recount goes on."""
     scene, ledger = driving.scene, driving.ledger
@@ -230,14 +222,3 @@ def no_room(_source: Path, _target: Path) -> None:
 
 
 OTHER = Shard(0, 2) if Shard(1, 2).owns(NAME) else Shard(1, 2)
-
-
-def test_the_space_for_the_state_is_that_of_its_volume(driving: Driving) -> None:
-    driving.start()
-    space = driving.ledger.space
-    assert space is not None
-    assert space.free_bytes > 0
-    assert not space.unsaved
-    driving.ledger.looker.unsaved = "the disk is full"
-    assert driving.ledger.space is not None
-    assert driving.ledger.space.unsaved

@@ -151,14 +151,6 @@ def test_a_manifest_list_that_cannot_be_read_makes_the_table_stale(scene: Scene)
     assert (scene.files(), scene.debt().waiting_since) == ({A: 1}, scene.now - 5)
 
 
-def test_an_unexpected_error_is_published_and_ends_only_this_look(scene: Scene) -> None:
-    scene.catalogs.failure = ValueError("a bug")
-    looked = scene.look()
-    assert looked.outcome is Outcome.UNREADABLE
-    (told,) = (event for event in scene.published if isinstance(event, TableUnreadable))
-    assert (told.reason, told.message) == (Reason.UNEXPECTED, "ValueError: a bug")
-
-
 def test_a_full_disk_costs_no_count(scene: Scene) -> None:
     scene.history.append_unreal("a", [1])
     scene.database.full = True
@@ -265,3 +257,13 @@ def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(large: Scene) -
     assert not scene.looker.judge(NAME, scene.record().count)
     assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
     assert scene.looker.judge(NAME, scene.record().count)
+
+
+def test_a_request_under_another_spelling_goes_to_the_table(scene: Scene) -> None:
+    """It came before the first listing: the catalog had not told its own spelling yet."""
+    scene.board.request(named("T"), ["id = 1"])
+    scene.driver.list_if_due("lake")
+    assert scene.look(named("T")).outcome is Outcome.MISSING
+    assert scene.driver.take("lake", 0.0) is not None
+    scene.look()
+    assert (scene.debt().requested, scene.board.requests(named("T"))) == (("id = 1",), ())

@@ -73,9 +73,3 @@ def test_over_an_hour_the_budget_holds_and_the_busy_tables_get_more() -> None:
             looks[table] += 1
     assert 0.9 * 2 * 3600 < sum(looks.values()) <= 1.05 * 2 * 3600
     assert min(looks[table] for table in busy) > 10 * max(looks[table] for table in idle) > 0
-
-
-def test_a_new_table_comes_first_then_the_latest() -> None:
-    intervals = {named("new"): 300.0, named("late"): 10.0, named("later"): 10.0, named("fresh"): 10.0}
-    asked_at = {named("new"): None, named("late"): 80.0, named("later"): 50.0, named("fresh"): 95.0}
-    assert due(intervals, asked_at, 100.0, 100.0, 1.0) == [named("new"), named("later"), named("late")]

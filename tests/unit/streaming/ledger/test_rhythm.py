@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import TableView
-from streaming.ledger.rhythm import LATE_SECONDS, LOST_SECONDS, UNKNOWN, Commits, Rhythm
+from streaming.ledger.rhythm import LATE_SECONDS, UNKNOWN, Commits, Rhythm
 from tests.properties.table_history import TableHistory
 
 LATE = LATE_SECONDS + 1
@@ -63,20 +63,6 @@ def with_rewrites(view: TableView, *places: int) -> TableView:
     return replace(view, metadata=view.metadata.model_copy(update={"snapshots": snapshots}))
 
 
-@pytest.mark.parametrize("age", [LATE, LOST_SECONDS + 1])
-def test_what_has_another_reason_is_no_silence(table: Following, age: float) -> None:
-    """Our own commit, for which we ask for a look; events that could not be read yet; a change without a commit."""
-    table.heard()
-    table.commit(age=age)
-    known = table.rhythm
-    assert not table.look(swept=False)
-    table.rhythm = known
-    assert not table.look(behind=True)
-    assert table.rhythm.announced
-    table.now += 1000
-    assert not table.look()
-
-
 @pytest.mark.parametrize(("rewrites", "silent"), [((-1,), True), ((-2,), True), ((-1, -2), False)])
 def test_a_lost_commit_below_a_rewrite_is_silence(table: Following, rewrites: tuple[int, ...], *, silent: bool) -> None:
     """Maintenance seldom announces its rewrites."""
@@ -117,22 +103,3 @@ def test_a_lost_commit_is_silence_although_the_counted_snapshot_has_expired(tabl
     view = with_rewrites(table.history.view(), -1)
     expired = view.metadata.model_copy(update={"snapshots": view.metadata.snapshots[-2:]})
     assert table.look(replace(view, metadata=expired))
-
-
-def test_commits_that_were_checked_in_a_branch_are_as_young_as_their_publication(table: Following) -> None:
-    """A fast forward publishes several at once, with one event. Only the newest was ever the head."""
-    table.heard()
-    for _ in range(3):
-        table.commit()
-    view = table.history.view()
-    published = [each.snapshot_id for each in view.metadata.snapshots[-3:-1]]
-    snapshots = [
-        each.model_copy(update={"timestamp_ms": each.timestamp_ms - 10_000 * int(LOST_SECONDS)})
-        if each.snapshot_id in published
-        else each
-        for each in view.metadata.snapshots
-    ]
-    log = [each for each in view.metadata.snapshot_log if each.snapshot_id not in published]
-    changed = view.metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
-    assert not table.look(replace(view, metadata=changed), swept=False, oldest_event=table.now)
-    assert table.rhythm.missed_at is None
