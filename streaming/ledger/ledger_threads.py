@@ -97,7 +97,8 @@ class LedgerThreads:
     def _start_thread(self, catalog: str) -> None:
         thread = threading.Thread(name=f"look-{catalog}", daemon=True, target=lambda: self._look(seat))
         seat = _Seat(thread, catalog)
-        self._seats.append(seat)
+        with self._lock:
+            self._seats.append(seat)
         thread.start()
 
     def _look(self, seat: _Seat) -> None:
@@ -110,7 +111,7 @@ class LedgerThreads:
             with self._lock:
                 seat.table, seat.hangs = None, False
         with self._lock:
-            self._seats.remove(seat)
+            self._seats = [each for each in self._seats if each is not seat]
 
     def _list(self, catalog: str) -> None:
         while not self._stop.wait(WAIT_SECONDS):

@@ -115,7 +115,7 @@ class Looker:
         """The table does not exist: drop its debt, and its state; the next look counts it, if it comes back."""
         table, board = lost.table, self.writer.board
         requests = board.requests(table)
-        if lost.called is not None:
+        if requests and lost.called is not None:
             board.request(lost.called, requests)
         elif requests and not lost.keep_requests:
             LOG.warning("a requested rewrite is dropped: %s", lost.error)
