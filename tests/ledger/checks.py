@@ -32,7 +32,7 @@ def check_claims(ledger: LedgerUnderTest, truths: Truths, name: TableName) -> No
 
 
 def _check_state(ledger: LedgerUnderTest, truths: Truths, name: TableName) -> None:
-    database = ledger.ledger._database
+    database = ledger.ledger.looker.database
     text, slots = database.head(name.key), database.slots(name.key)
     if text is None:
         assert slots == {}, f"{name}: counts without a head"
@@ -64,7 +64,7 @@ def _check_debt(debt: TableDebt, truth: Truth) -> None:
 
 def check_current(ledger: LedgerUnderTest, truths: Truths, name: TableName, table: Table | None) -> None:
     """The ledger has seen the table as it is now: its newest snapshot, sizes and policy."""
-    debt, text = ledger.board.get(name), ledger.ledger._database.head(name.key)
+    debt, text = ledger.board.get(name), ledger.ledger.looker.database.head(name.key)
     if table is None:
         assert debt is None, f"{name} does not exist, yet it is on the board"
         assert text is None, f"{name} does not exist, yet its state is on disk"
@@ -113,7 +113,7 @@ def check_recounts(ledger: LedgerUnderTest) -> None:
     """
     for number, event in enumerate(ledger.published):
         if isinstance(event, LedgerUpdated) and event.recount_reason == "summary_mismatch":
-            view = ledger.ledger.catalogs.load(event.table)
+            view = ledger.catalogs.load(event.table)
             lost = [name for spec in view.metadata.partition_specs for name in view.orphans(spec)]
             assert lost, "a walk contradicted the snapshot's own total"
             ledger.published[number] = replace(event, recount_reason=LOST_COLUMN)  # explained
@@ -121,7 +121,7 @@ def check_recounts(ledger: LedgerUnderTest) -> None:
 
 def snapshot_of(ledger: LedgerUnderTest, names: tuple[TableName, ...]) -> Mapping[TableName, Any]:
     """All that the ledger knows of some tables, for comparison."""
-    database = ledger.ledger._database
+    database = ledger.ledger.looker.database
     return {name: (database.head(name.key), database.slots(name.key), ledger.board.get(name)) for name in names}
 
 

@@ -63,7 +63,7 @@ def catalog(folder: Path, shape: Shape) -> Iterator[Catalog]:
         made = Catalog(own, fleet, tables, {"type": "rest", "uri": uri, "warehouse": fleet.warehouse})
         opened = made.ledger("namespaces")
         for namespace in sorted({namespace for namespace, _ in fleet.heads}):
-            opened.catalogs.catalog(CATALOG).create_namespace_if_not_exists(namespace)
+            opened.looker.catalogs.catalog(CATALOG).create_namespace_if_not_exists(namespace)
         opened.stop(1.0)
         tables.reset(fleet.heads)
         yield made
@@ -127,7 +127,7 @@ def _first_counts(parts: DriverLedger, names: list[tuple[str, str]]) -> float:
 
 def _sum_of_firsts(repeated: list[DriverLedger], name: tuple[str, str]) -> float:
     for each in repeated:
-        each.catalogs.load(TableName(CATALOG, (name[0],), name[1]))  # opens the catalog
+        each.looker.catalogs.load(TableName(CATALOG, (name[0],), name[1]))  # opens the catalog
 
     def count() -> None:
         for each in repeated:
@@ -137,7 +137,7 @@ def _sum_of_firsts(repeated: list[DriverLedger], name: tuple[str, str]) -> float
 
 
 def _manifests(parts: DriverLedger, name: tuple[str, str]) -> float:
-    return float(len(parts.catalogs.load(TableName(CATALOG, (name[0],), name[1])).manifests()))
+    return float(len(parts.looker.catalogs.load(TableName(CATALOG, (name[0],), name[1])).manifests()))
 
 
 def _new_snapshots(site: Catalog, name: tuple[str, str], snapshots: int) -> float:

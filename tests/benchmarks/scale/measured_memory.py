@@ -15,7 +15,6 @@ from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
 
 from compactor.table_names import TableName
-from streaming.ledger.driver_ledger import state_file
 from streaming.ledger.table_record import Asked, Outcome
 from tests.benchmarks.fleet.tables import Fleet, Shape, pointers
 from tests.benchmarks.scale.measured import CATALOG, fitted, ledger, resident_bytes
@@ -71,7 +70,7 @@ def _one(folder: Path, tables: int, partitions: int) -> dict[str, int]:
     before = resident_bytes()
     look(shape.names[WARM_UP:])
     grown = resident_bytes() - before
-    state = state_file(parts.checkpoint)
+    state = parts.looker.database.file
     parts.stop(1.0)
     size = state.stat().st_size
     shutil.rmtree(own)

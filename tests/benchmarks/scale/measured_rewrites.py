@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from compactor.events import ignore
 from compactor.iceberg.tables import Catalogs
@@ -31,7 +32,7 @@ from compactor.table_names import TableName
 from deploy.demo.rest_catalog import SERVER
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.intake.event_query import HEARD_SCHEMA, EventDecoder, heard_of
+from streaming.intake.event_query import HEARD_TYPES, EventDecoder, heard_of
 from streaming.intake.event_sources import EventSources
 from streaming.wiring import Rewriting, rewriting
 from tests.benchmarks.bench_s3 import parquet_file
@@ -151,7 +152,8 @@ def _batches(session: SparkSession, processors: Processors) -> dict[str, float]:
             F.lit(len(value)).alias("bytes"),
             F.lit(1).cast("long").alias("timestamp_ms"),
         )
-        rows = read.mapInArrow(EventDecoder(EventSources((CATALOG,)), EVERYTHING).rows, HEARD_SCHEMA).collect()
+        types = from_arrow_schema(HEARD_TYPES)
+        rows = read.mapInArrow(EventDecoder(EventSources((CATALOG,)), EVERYTHING).rows, types).collect()
         assert len([heard_of(row) for row in rows]) == events
 
     def jobs(events: int) -> None:
