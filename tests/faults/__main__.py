@@ -15,7 +15,6 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,9 +28,8 @@ from tests.faults.credential_cells import credential_cells
 from tests.faults.process_cells import executor_cells, process_cells
 from tests.faults.scene import Scene
 from tests.integration.service_process import files_of
+from tests.services.waiting import wait_for
 
-PATIENCE = 180.0
-MIN_INPUT_FILES = 5
 SEEN = {
     "firnline_stream_ends_total": "FirnlineIntakeBroken",
     "firnline_lost_events_total": "FirnlineIntakeBroken",
@@ -79,10 +77,10 @@ def tried(scene: Scene, cell: Cell) -> Outcome:
         cell.act(scene, table)
         repaired = time.monotonic()
         expected = scene.site.rows(table)
-        wait_until(lambda: is_compacted(scene, table), "the table to be compacted")
+        wait_for("the table to be compacted", lambda: scene.site.is_compacted(table))
         outcome.recovery_seconds = time.monotonic() - repaired
-        wait_until(lambda: not leftovers(scene, table), "nothing to be left behind", 120)
-        wait_until(lambda: (scene.service.get("/readyz") or (0, ""))[0] == 200, "the service to be ready", 120)
+        wait_for("nothing to be left behind", lambda: not leftovers(scene, table))
+        scene.service.wait_ready()
     except Exception as error:  # noqa: BLE001 - a cell that fails is a finding, and the others go on
         outcome.error = f"{type(error).__name__}: {error}"[:300]
         scene.well()
@@ -96,12 +94,6 @@ def tried(scene: Scene, cell: Cell) -> Outcome:
         outcome.lost = len(set(expected) ^ set(found)) + abs(len(expected) - len(found))
         outcome.left = leftovers(scene, table)
     return outcome
-
-
-def is_compacted(scene: Scene, table: str) -> bool:
-    """Whether no partition is due: a sweep may have found some commits before the others were made."""
-    files = Counter(path.rpartition("/")[0] for path in scene.site.live_files(table))
-    return max(files.values()) < MIN_INPUT_FILES
 
 
 def shown(key: tuple[str, frozenset[tuple[str, str]]]) -> str:
@@ -120,14 +112,6 @@ def leftovers(scene: Scene, table: str) -> list[str]:
     ]
     uploads = scene.uploads()
     return [*sorted(objects), *(f"record {each}" for each in records), *([f"{uploads} uploads"] if uploads else [])]
-
-
-def wait_until(done: object, what: str, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.2)
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def jvm_killed(when: str, scene: Scene, table: str) -> None:
     """The service ends with its JVM; an orchestrator starts it again."""
     make_due(scene, table, when)
     os.kill(jvm(scene), signal.SIGKILL)
-    wait_for("the end of the service", lambda: scene.service._process.poll() is not None, seconds=90)
+    wait_for("the end of the service", lambda: scene.service._process.poll() is not None)
     scene.start_service()
 
 

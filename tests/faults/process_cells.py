@@ -13,10 +13,10 @@ from compactor.manifests.cache import ManifestCache
 from tests.faults.cells import BEFORE, DURING, Cell, announce_all, commit, make_due
 from tests.faults.scene import Scene
 from tests.integration.service_process import wait_for
-from tests.services.processes import told
+from tests.services.processes import session_members, told
 from tests.services.quick_java import SPARK_CONF
 from tests.services.shifted_clock import ShiftedClock
-from tests.services.spark_cluster import SparkCluster, session_members, spark_cluster
+from tests.services.spark_cluster import SparkCluster, spark_cluster
 
 NEARLY_A_MINUTE = 50  # Iceberg refuses snapshots that are a minute older than the one before, or newer than the catalog
 HOUR = 3600
@@ -27,8 +27,6 @@ CLOCKS = {
     "an hour ahead for 20 s": HOUR,
     "an hour back for 20 s": -HOUR,
 }
-TAKE_OVER_SECONDS = 150.0
-COMPACTED_SECONDS = 150.0
 
 
 # --- the clock --------------------------------------------------------------------------------------------------------
@@ -65,7 +63,7 @@ def second_waits(when: str, scene: Scene, table: str) -> None:
     scene.use_own_clock()
     make_due(scene, table, when)
     second = scene.site.start()
-    wait_for("the standby", lambda: "This service waits" in second.log_text, seconds=TAKE_OVER_SECONDS)
+    wait_for("the standby", lambda: "This service waits" in second.log_text)
     code, _seconds = second.terminate()
     assert code == 0
 
@@ -73,17 +71,15 @@ def second_waits(when: str, scene: Scene, table: str) -> None:
 def second_takes_over(scene: Scene, table: str) -> None:
     """The active service stands still during a run; the standby takes over; the first wakes up and must not commit."""
     first, second = scene.service, scene.site.start()
-    wait_for("the standby", lambda: "This service waits" in second.log_text, seconds=TAKE_OVER_SECONDS)
+    wait_for("the standby", lambda: "This service waits" in second.log_text)
     make_due(scene, table, DURING)
     os.kill(first.pid, signal.SIGSTOP)
     try:
-        wait_for(
-            "the other to be ready", lambda: (second.get("/readyz") or (0, ""))[0] == 200, seconds=TAKE_OVER_SECONDS
-        )
+        second.wait_ready()
     finally:
         os.kill(first.pid, signal.SIGCONT)
     scene.service = second
-    wait_for("the first to end", lambda: first._process.poll() is not None, seconds=TAKE_OVER_SECONDS)
+    wait_for("the first to end", lambda: first._process.poll() is not None)
     announce_all(scene, table)
 
 
@@ -93,11 +89,11 @@ def second_works_too(scene: Scene, table: str) -> None:
     second = scene.site.start(FIRNLINE_STATE__CHECKPOINT=checkpoint)
     second.wait_ready()
     commit(scene, table)
-    wait_for("a rewrite", lambda: "replace" in scene.site.operations(table), seconds=COMPACTED_SECONDS)
+    wait_for("a rewrite", lambda: "replace" in scene.site.operations(table))
     code, _seconds = second.terminate()
     assert code == 0
     records = InFlightRecords(f"{checkpoint}/in-flight", Owner.this_process(), 60, time.time)
-    wait_for("the second one's outputs to be deleted", lambda: is_swept(records, scene), seconds=COMPACTED_SECONDS)
+    wait_for("the second one's outputs to be deleted", lambda: is_swept(records, scene))
     announce_all(scene, table)
 
 

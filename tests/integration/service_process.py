@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,17 +17,18 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import yaml
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -42,35 +42,25 @@ from compactor.locations import plain_path
 from compactor.settings.origins import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
+from deploy.demo.local_process import free_port
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
+from tests.services.kafka_topics import records
+from tests.services.processes import group_members, kill
 from tests.services.quick_java import SPARK_CONF
+from tests.services.waiting import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = float(os.environ.get("TEST_PATIENCE", "240"))  # seconds; generous, for a busy machine
-STOP_PROMISE = 30.0  # seconds that SIGTERM may take
+STOP_PROMISE = max(30.0, PATIENCE / 8)  # seconds that SIGTERM may take; on a busy machine it takes longer
+MIN_INPUT_FILES = 5
 LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "fatal"}
 PAYLOAD_BYTES = 120  # a row, which does not compress
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
-
-Found = TypeVar("Found")
 
 
 def label(table: str) -> dict[str, str]:
     """The labels of a table's metrics."""
     return {"catalog": "lake", "table": f"lake.db.{table}"}
-
-
-def wait_for(what: str, look: Callable[[], Found], seconds: float = PATIENCE, every: float = 0.2) -> Found:
-    """Look until there is something; its absence is the test's failure, with what was seen last."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s for {what}; last seen: {found!r}")
-        time.sleep(every)
 
 
 @dataclass(frozen=True)
@@ -219,11 +209,7 @@ class ServiceProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        for pid in group_members(self.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(group_members(self.pid))
 
 
 def log_lines(text: str) -> list[dict[str, Any]]:
@@ -234,25 +220,6 @@ def log_lines(text: str) -> list[dict[str, Any]]:
         assert {type(line[field]) for field in ("message", "logger", "timestamp")} == {str}, line
         assert "\n\tat " not in line["message"], line
     return lines
-
-
-def group_members(group: int) -> list[int]:
-    """Live processes of a process group."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(pgrp) == group and state not in "ZX":
-            found.append(int(stat.parent.name))
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -395,21 +362,7 @@ class Site:
 
     def records(self, topic: str) -> list[Any]:
         """Everything on a topic, in order."""
-        consumer = KafkaConsumer(bootstrap_servers=self.broker.split(","), enable_auto_commit=False)
-        try:
-            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-            if not partitions:
-                return []  # nobody has made the topic
-            consumer.assign(partitions)
-            consumer.seek_to_beginning()
-            ends = consumer.end_offsets(partitions)
-            found: list[Any] = []
-            while any(consumer.position(partition) < end for partition, end in ends.items()):
-                for batch in consumer.poll(timeout_ms=500).values():
-                    found.extend(batch)
-            return found
-        finally:
-            consumer.close()
+        return records(topic, bootstrap_servers=self.broker.split(","))
 
     # What a table looks like to a reader
 
@@ -419,6 +372,13 @@ class Site:
 
     def live_files(self, table: str) -> set[str]:
         return files_of(self.view(table), only_current=True)
+
+    def is_compacted(self, table: str) -> bool:
+        """Whether no partition is due. A sweep may find some of several commits before the others are made: their
+        files are merged alone.
+        """
+        files = Counter(path.rpartition("/")[0] for path in self.live_files(table))
+        return max(files.values()) < MIN_INPUT_FILES
 
     def unreferenced(self, table: str) -> set[str]:
         """Files in the table's data folder that no retained snapshot holds."""

@@ -52,12 +52,6 @@ def bursts(chance: random.Random) -> Iterator[Append]:
         at += chance.choice([4, 8, 11, 13, 20, 45]) * MINUTE
 
 
-def pair(_: random.Random) -> Iterator[Append]:
-    """A partition that is merged twice, then another one that is merged once, within six minutes."""
-    for number in range(24):
-        yield Append(FIRST_MOMENT + number * 15, {"first" if number < 16 else "second": 64 * KIBIBYTE})
-
-
 def history(lake: Lake, appends: Callable[[random.Random], Iterator[Append]]) -> ClockedTable:
     chance = random.Random(appends.__name__)
     made = ClockedTable(lake, f"db.history_{uuid.uuid4().hex[:8]}", TARGET)
@@ -113,14 +107,3 @@ def test_what_assess_foretells_is_what_the_service_does(
     assert told.outcome.mean_small_files == pytest.approx(mean, rel=0.1)
     assert told_amplification == pytest.approx(amplification, rel=0.1)
     assert apart <= 0.1
-
-
-@pytest.mark.slow
-def test_what_was_just_rewritten_is_not_idle(lake: Lake, settings: Settings) -> None:
-    """A run plans the whole table: it leaves alone what an earlier run has merged a minute ago."""
-    past = history(lake, pair)
-    clocked = ClockedTable(lake, past.name + "_replayed", TARGET)
-    followed = FollowedTable.clocked(clocked, settings)
-    followed.follow(clocked, past.appended())
-    assert [run.files_in for run in followed.runs] == [8, 8, 8]
-    assert followed.small_files[-1] == 3

@@ -19,7 +19,6 @@ from tests.integration.table_kit import (
     engines,
     insert,
     java_table,
-    unreferenced,
     upgrade,
 )
 
@@ -58,26 +57,6 @@ def add_vector(lake: Lake, table: str, path: str, position: int, partition: str 
         commit.addDeletes(file)
     commit.commit()
     lake.sql(f"REFRESH TABLE lake.{table}")
-
-
-@pytest.mark.slow
-def test_a_delete_of_another_partition_than_its_file_is_not_overlooked(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    insert(lake, table_name, 3)
-    path = next(path for path in lake.live_files(table_name) if "a=p0" in path)
-    delete_position(lake, table_name, path, 1, "p1")
-    rows = lake.rows(table_name)
-    assert len(rows) == 29
-    with pytest.raises(GiveUpError) as error:
-        lake.compact(table_name, force=True, where="a = 'p0'")
-    assert error.value.reason == "stray_delete"
-    assert lake.rows(table_name) == rows
-    lake.compact(table_name, force=True, where="a = 'p1'")  # its own files are none of the delete's business
-    assert lake.rows(table_name) == rows
-    lake.compact(table_name, force=True)
-    assert lake.rows(table_name) == rows
-    assert data_files(lake, table_name) == 2
-    assert unreferenced(lake, table_name) == set()
 
 
 def with_a_stray_delete(lake: Lake, table: str, version: int) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,6 @@ import pyarrow as pa
 import pytest
 
 from tests.integration.service_process import (
-    PATIENCE,
-    ROOT,
     ROWS,
     ServiceProcess,
     Site,
@@ -32,13 +27,6 @@ from tests.services.quick_java import SPARK_CONF
 from tests.services.spark_cluster import SparkCluster, spark_cluster
 
 NOBODY = "127.0.0.1:1"
-ELASTIC = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.minExecutors": "1",
-    "spark.dynamicAllocation.maxExecutors": "4",
-    "spark.dynamicAllocation.executorIdleTimeout": "10s",
-}
 
 
 @pytest.fixture(scope="module")
@@ -108,78 +96,6 @@ def test_a_table_that_is_compacted_on_a_cluster_has_the_rows_and_files_of_local_
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_during_a_run_costs_neither_rows_nor_the_run(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
-    with place_on(cluster, tmp_path) as place, workers(cluster, 1, 1):
-        fill(place, "t", parts=16, rows=6000)
-        before = place.rows("t")
-        with ThreadPoolExecutor(1) as beside:
-            arguments = ("compact", "db.t", "--force", "--engine", "encode", "--output", "json")
-            run = beside.submit(firnline, place.config, *arguments)
-            wait_for("the first output", lambda: run.done() or place.outputs_in_flight(), every=0.02)
-            cluster.workers[-1].kill()
-            done = document(run.result(PATIENCE))
-        assert place.rows("t") == before
-        assert counted(done) == (64, 16)
-        assert len(place.live_files("t")) == 16
-        assert any("-attempt" in file for file in place.live_files("t")), "the kill hit no task"
-        assert place.unreferenced("t") == set()
-
-
-@pytest.mark.slow
-def test_slots_follow_executors_that_come_and_go_and_executors_decode_manifests(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
-    with place_on(cluster, tmp_path) as place, workers(cluster, 2):
-        fill(place, "t", parts=2)
-        with driver(place, "db.t") as lines:
-            assert next_line(lines, "manifests") == {"manifests": 4, "equal": True}
-            last(lines, slots=1, cores=2)
-            cluster.add_workers(2)
-            last(lines, slots=3, cores=4)
-            cluster.workers[-1].kill()
-            last(lines, slots=1, cores=2)
-            cluster.workers[-2].stop()
-            last(lines, slots=1, cores=0)
-
-
-@contextmanager
-def driver(place: Site, table: str) -> Iterator[list[dict[str, Any]]]:
-    """Run cluster_driver.py; what it prints arrives in the list."""
-    lines: list[dict[str, Any]] = []
-    with (place.folder / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.cluster_driver", str(place.config), table],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, start_new_session=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdin is not None
-    reader = threading.Thread(
-        target=lambda: lines.extend(json.loads(line) for line in process.stdout if line.startswith(b"{")), daemon=True
-    )
-    reader.start()
-    try:
-        yield lines
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def next_line(lines: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    return wait_for(f"a line with {key}", lambda: next((line for line in lines if key in line), None))
-
-
-def last(lines: list[dict[str, Any]], **expected: int) -> None:
-    """Wait until the last line says this."""
-    wait_for(f"{expected}", lambda: lines and expected.items() <= lines[-1].items())
-
-
-@pytest.mark.slow
 def test_the_service_compacts_on_a_cluster(cluster: SparkCluster, broker: str, tmp_path: Path) -> None:
     with place_on(cluster, tmp_path, broker) as place:
         place.create("t")
@@ -192,28 +108,6 @@ def test_the_service_compacts_on_a_cluster(cluster: SparkCluster, broker: str, t
             has_slots(service, executors=2, slots=1)
             assert place.rows("t") == rows
             assert len(place.live_files("t")) == 2
-
-
-@pytest.mark.slow
-def test_dynamic_allocation_adds_executors_while_runs_wait_and_removes_them_afterwards(
-    cluster: SparkCluster, broker: str, tmp_path: Path
-) -> None:
-    spark = {"master": cluster.master, "conf": {**SPARK_CONF, **cluster.conf, **ELASTIC}}
-    with (
-        site(tmp_path, broker, spark=spark) as place,
-        workers(cluster, 1, 1, 1, 1),
-    ):
-        service = place.start()
-        service.wait_ready()
-        has_slots(service, executors=1, slots=1)
-        fill(place, "t", parts=64, commits=6, rows=6000)
-        rows = place.rows("t")
-        place.publish(place.event("t"))
-        wait_for("more executors", lambda: slots_of(service)[0] >= 3)
-        service.wait_metric("firnline_commits_total")
-        has_slots(service, executors=1, slots=1)
-        assert len(place.live_files("t")) <= 2 * 64  # the run may have begun before the last of six commits
-        assert place.rows("t") == rows
 
 
 def slots_of(service: ServiceProcess) -> tuple[int, int]:

@@ -175,19 +175,6 @@ def test_the_same_name_in_two_catalogs_needs_its_catalog(shelf: Site, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: Path) -> None:
-    tree = yaml.safe_load(shelf.config.read_text())
-    tree["catalogs"]["lake"] = {"type": "rest", "uri": "http://127.0.0.1:1"}
-    deaf = tmp_path / "deaf.yaml"
-    deaf.write_text(yaml.safe_dump(tree))
-    for call, *arguments in ((in_process, "debt", "db.shown"), (firnline, "compact", "db.shown"), (firnline, "run")):
-        done = call(deaf, *arguments)
-        assert done.returncode == 3, done.stderr
-        assert "catalog lake" in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
 def test_manifests_are_merged_now_and_a_second_time_there_is_nothing_to_do(shelf: Site) -> None:
     """Below all thresholds of the service."""
     shelf.create("listed")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactor.errors import GiveUpError, ReplanError
+from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import TablePlan, plan_table
@@ -313,26 +313,6 @@ def test_deletes_cannot_follow_rows_that_spark_wrote(lake: Lake, table_name: str
     assert unreferenced(lake, table_name) == set()
 
 
-@pytest.mark.slow
-def test_another_compactor_that_was_faster_leaves_nothing_to_commit(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 5)
-    plan = planned(lake, table_name)
-    rows = lake.rows(table_name)
-
-    def other() -> None:
-        lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', where => \"a = 'p0'\")")
-
-    result = run(lake, plan, enabled=before_commit(other))
-    assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p0"}]
-    assert lake.rows(table_name) == rows
-    assert len(lake.live_files(table_name)) == 2
-    with pytest.raises(ReplanError):
-        run(lake, plan)
-    assert lake.rows(table_name) == rows
-    assert unreferenced(lake, table_name) == set()
-
-
 def test_schema_and_spec_changes_meanwhile_cost_nothing(lake: Lake, table_name: str) -> None:
     create(lake, table_name, by=BY_A)
     insert(lake, table_name, 3)
@@ -393,28 +373,6 @@ def test_a_global_equality_delete_stays_until_every_older_file_is_rewritten(lake
     lake.compact(table_name, force=True, where="a = 'p1'")
     assert delete_files(lake, table_name) == 0
     assert lake.rows(table_name) == rows
-
-
-@pytest.mark.slow
-def test_deletes_that_somebody_else_merges_meanwhile_cost_nothing(lake: Lake, table_name: str) -> None:
-    """rewrite_position_delete_files replaces delete files that the rewrite has applied: the same rows are deleted."""
-    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A)
-    insert(lake, table_name, 2)
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
-    plan, rows = planned(lake, table_name), lake.rows(table_name)
-
-    def other() -> None:
-        lake.sql(
-            f"CALL lake.system.rewrite_position_delete_files(table => '{table_name}', "
-            "options => map('rewrite-all', 'true'))"
-        )
-
-    assert not run(lake, plan, enabled=before_commit(other)).dropped
-    assert lake.rows(table_name) == rows
-    lake.compact(table_name, force=True, rewrite_all=True)
-    assert lake.rows(table_name) == rows
-    assert delete_files(lake, table_name) == 0
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])

@@ -6,18 +6,14 @@ is told of each file that a run deletes.
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from compactor.errors import ReplanError
-from compactor.events import CommitWaits, Event, FileDeleted, GroupRewritten
+from compactor.events import Event, FileDeleted, GroupRewritten
 from compactor.locations import plain_path
 from compactor.planning.budget import Spent
 from compactor.runs.results import RunResult
-from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import (
     BY_A,
@@ -30,7 +26,6 @@ from tests.integration.table_kit import (
     insert,
     planned,
     records_of,
-    replaces,
     run,
     unreferenced,
 )
@@ -66,49 +61,6 @@ def test_an_output_that_was_taken_costs_its_file_group_only(
     assert unreferenced(lake, table_name) == set()
     assert partitions(run(lake, planned(lake, table_name))) == ["p1"]
     assert lake.rows(table_name) == rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["taken", "cut"])
-def test_a_run_whose_outputs_were_all_taken_commits_nothing(lake: Lake, table_name: str, change: str) -> None:
-    create(lake, table_name, 2, "", BY_A)
-    insert(lake, table_name, 3)
-    rows = lake.rows(table_name)
-
-    def other() -> None:
-        for path in unreferenced(lake, table_name):
-            Path(path).unlink() if change == "taken" else Path(path).write_bytes(Path(path).read_bytes()[:-1])
-
-    with pytest.raises(ReplanError) as error:
-        run(lake, planned(lake, table_name), enabled=before_commit(other))
-    assert error.value.reason == "output_missing"
-    assert (lake.rows(table_name), replaces(lake, table_name)) == (rows, 0)
-    assert unreferenced(lake, table_name) == set()
-
-
-@pytest.mark.slow
-def test_outputs_that_were_taken_during_the_hold_are_missed(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
-    time.sleep(6)  # the rewrite waits for the writer's next commit
-    waits: list[Event] = []
-    writer = threading.Timer(1, lake.sql, (f"DELETE FROM lake.{table_name} WHERE id = 6",))
-
-    def listener(event: Event) -> None:
-        if isinstance(event, CommitWaits) and not waits:
-            waits.append(event)
-            take(lake, table_name, "a=p1")
-            writer.start()
-
-    result = run(lake, planned(lake, table_name), listener=listener, commit=CommitSettings(hold_seconds=60))
-    writer.join()
-    assert (len(waits), partitions(result), [drop.error.reason for drop in result.dropped]) == (
-        1,
-        ["p0"],
-        ["output_missing"],
-    )
-    assert sorted({row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")}) == [0, 1, 2, 3, 4, 7, 8, 9]
 
 
 class Cleaner:

@@ -32,7 +32,6 @@ from tests.integration.table_kit import (
     unused_metadata,
     upgrade,
 )
-from tests.integration.test_broken_rules import delete_position
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -142,31 +141,6 @@ def test_a_delete_that_a_rollback_makes_necessary_again_stays(
     lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert lake.rows(table_name) == rows
     assert unused_metadata(lake, table_name) == set()
-
-
-@pytest.mark.slow
-def test_a_position_delete_that_is_committed_again_with_its_data_file_stays(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It applied to nothing at the plan. Iceberg removes both entries of its path, the newer one too."""
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 3)
-    path = next(path for path in lake.live_files(table_name) if "a=p0" in path)
-    delete_position(lake, table_name, path, 1, "p0")
-    rows, loaded = lake.rows(table_name), java_table(lake, table_name)
-    tasks = loaded.newScan().planFiles().iterator()
-    while (task := tasks.next()).file().location() != path:
-        pass
-    data, delete = task.file(), task.deletes().get(0)
-    loaded.newDelete().deleteFile(data).commit()
-    plan = planned(lake, table_name)
-    assert [each.path for each in plan.dangling] == [delete.location()]
-    again = java_table(lake, table_name)
-    while_preparing(monkeypatch, lambda: again.newRowDelta().addRows(data).addDeletes(delete).commit())
-    run(lake, plan)
-    lake.sql(f"REFRESH TABLE lake.{table_name}")
-    assert lake.rows(table_name) == rows
-    assert unreferenced(lake, table_name) == set()
 
 
 def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ import pytest
 from compactor.commit.replace import commit_replacements
 from compactor.commit.snapshots import CommitSummary, Replacement, Snapshots
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import InputError, ReplanError, RetryError, StoppedError
+from compactor.errors import InputError, RetryError, StoppedError
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
-from compactor.lease.right import CommitRight
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.budget import COMMIT_CALLS, Spent
 from compactor.planning.plan_table import Request, plan_table
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import OutputTaskRunner
@@ -33,7 +30,6 @@ from tests.integration.table_kit import (
     append,
     before_commit,
     create,
-    delete_equal,
     insert,
     java_table,
     planned,
@@ -78,32 +74,6 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     assert left == set()
 
 
-@pytest.mark.slow
-def test_an_attempt_to_commit_writes_only_what_is_new_since_the_last_one(lake: Lake, table_name: str) -> None:
-    """Beside a writer that commits every few seconds an attempt that starts again comes too late each time."""
-    create(lake, table_name)
-    insert(lake, table_name, 6)
-    rows, plan, seen = lake.rows(table_name), planned(lake, table_name), list[set[str]]()
-
-    def confirm() -> None:
-        seen.append(files_below(lake, table_name, "metadata"))
-        if len(seen) <= 3:
-            append(lake, table_name)
-
-    result = run(lake, plan, right=CommitRight(confirm=confirm))
-    assert lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * 3], key=repr)
-    view = lake.view(table_name)
-    assert view.snapshot is not None
-    assert view.snapshot.snapshot_id == result.snapshot_after
-    own = [each.manifest_path for each in view.manifests() if each.added_snapshot_id == result.snapshot_after]
-    assert own
-    assert {plain_path(path) for path in own} <= seen[0], "written by the first attempt, used by the fourth"
-    listed = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
-    lists = {row.manifest_list for row in snapshots(lake, table_name)}
-    left = {path for path in files_below(lake, table_name, "metadata") if path.endswith(".avro")}
-    assert left == {plain_path(path) for path in listed | lists}
-
-
 def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,42 +92,6 @@ def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
         run(lake, planned(lake, table_name))
     assert raised.value.reason == "commit_failed"
     assert unreferenced(lake, table_name) == set()
-
-
-@pytest.mark.slow
-def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
-    lake: Lake, table_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    view = lake.view(table_name)
-    java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
-    attempts: list[None] = []
-
-    def about_to_send(_sent: object) -> None:
-        attempts.append(None)
-        if len(attempts) <= 4:
-            append(lake, table_name)
-
-    plan = planned(lake, table_name)
-    part = OutputTaskRunner(java, plan, "run-of-test").rewrite(TaskId(0, 0))
-    pauses: list[float] = []
-    with caplog.at_level("INFO", logger="firnline"):
-        commit_replacements(
-            java,
-            [Replacement(part.scan_tasks, part.outputs, part.files_in)],
-            (),
-            CommitSummary("run-of-test"),
-            about_to_send,
-            pauses.append,
-        )
-    lost = [record.getMessage() for record in caplog.records if "another commit came first" in record.getMessage()]
-    assert len(pauses) == 4
-    assert lost == [
-        f"lake.{table_name}: another commit came first in attempt {number} of 10 to commit run run-of-test; "
-        f"next attempt in {pause:.1f} s"
-        for number, pause in ((3, pauses[2]), (4, pauses[3]))
-    ]
 
 
 def files_below(lake: Lake, table: str, folder: str) -> set[str]:
@@ -192,40 +126,6 @@ def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table
     assert unreferenced(lake, table_name) == set()
 
 
-@pytest.mark.slow
-def test_a_run_that_comes_too_late_is_charged_and_a_commit_only_when_it_is_made(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
-    insert(lake, table_name, 3)
-    plan, costs = planned(lake, table_name), list[Spent]()
-    with pytest.raises(ReplanError):
-        run(lake, plan, enabled=before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name}")), charge=costs.append)
-    files = [file for planned_group in plan.groups for file in planned_group.file_group.files]
-    spent = sum(costs, Spent())
-    assert spent.bytes == sum(file.size for file in files)
-    assert spent.requests >= 2 * len(files)
-    assert (spent.catalog_calls, spent.commits) == (COMMIT_CALLS, 0)
-    insert(lake, table_name, 3)
-    costs.clear()
-    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4), charge=costs.append)
-    assert sum(costs, Spent()).commits == result.commits == 3
-
-
-@pytest.mark.slow
-def test_each_attempt_to_commit_is_charged(lake: Lake, table_name: str) -> None:
-    """Another writer commits right before the first attempt is sent, so it is refused."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    plan, costs, confirmed = planned(lake, table_name), list[Spent](), count(1)
-
-    def confirm() -> None:
-        if next(confirmed) == 1:
-            insert(lake, table_name, 1)
-
-    result = run(lake, plan, right=CommitRight(confirm=confirm), charge=costs.append)
-    spent = sum(costs, Spent())
-    assert (spent.catalog_calls, spent.commits, result.commits) == (2 * COMMIT_CALLS, 1, 1)
-
-
 def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_name: str) -> None:
     """Asked while the run works, when its first file is written: it rewrites no more and leaves nothing."""
     create(lake, table_name)
@@ -243,25 +143,6 @@ def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_n
 
 
 # --- several commits, summary properties ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
-    insert(lake, table_name, 3)
-    delete_equal(lake, table_name, "a", ["p0"], partition=[4])
-    rows, before = lake.rows(table_name), len(snapshots(lake, table_name))
-    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4))
-    assert result.commits == 3
-    assert len(result.groups) == 10
-    assert result.delete_files_removed == 1
-    assert lake.rows(table_name) == rows
-    added = snapshots(lake, table_name)[before:]
-    assert [snapshot.operation for snapshot in added] == ["replace"] * 3
-    assert [snapshot.summary["firnline.part"] for snapshot in added] == ["1/3", "2/3", "3/3"]
-    assert {snapshot.summary["firnline.run-id"] for snapshot in added} == {result.run_id}
-    assert result.snapshot_after == added[-1].snapshot_id
-    assert not any(record.run_id == result.run_id for record in lake.in_flight().all())
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("always", "rollback"), ("auto", None), ("never", None)])

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from compactor.commit import replace as commit_module
 from compactor.commit.search import Search
 from compactor.commit.sweep import sweep
-from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, StoppedError
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.runs import commit_groups as commit_groups_module
@@ -25,7 +25,6 @@ from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
-    append_and_expire,
     create,
     expire_history,
     insert,
@@ -37,6 +36,7 @@ from tests.integration.table_kit import (
 )
 from tests.services.faulty_catalog import Fault, FaultyCatalog, in_front_of
 from tests.services.rest_lake import RestLake, rest_lake_of
+from tests.services.waiting import wait_for
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -90,22 +90,6 @@ def test_a_commit_that_was_refused_is_sent_again_unless_it_had_landed(
     assert rest_lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
-    assert unreferenced(rest_lake, table_name) == set()
-
-
-@pytest.mark.slow
-def test_a_right_that_is_missing_is_named(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
-    monkeypatch.setattr(commit_module, "FEWEST_ATTEMPTS", 2)
-    with faulty.failing(Fault.NOT_SENT, 403, times=10), pytest.raises(CommitUnknownError, match="Forbidden") as raised:
-        run(rest_lake, plan)
-    assert raised.value.reason == "access_denied"
-    sweep_until_settled(rest_lake, table_name)
-    assert rest_lake.rows(table_name) == rows
     assert unreferenced(rest_lake, table_name) == set()
 
 
@@ -213,66 +197,6 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("status", [409, *slow(200)])
-def test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    """Somebody rolls the table back before the answer is judged. 409 answers a second request of the HTTP client.
-
-    The outputs stay those of the snapshot that was rolled back: they may be deleted when it expires.
-    """
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
-    rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
-    name = "find_commit" if status == 409 else "_verified"
-    real = getattr(commit_module, name)
-
-    def late(table: Any, *more: Any, **options: Any) -> Any:
-        if not landed:
-            table.refresh()
-            landed.append(table.handle.currentSnapshot().snapshotId())
-            table.handle.manageSnapshots().rollbackTo(plan.snapshot_id).commit()
-            append(rest_lake, table_name)
-        return real(table, *more, **options)
-
-    monkeypatch.setattr(commit_module, name, late)
-    with (
-        faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)),
-        pytest.raises(ReplanError, match=r"was rolled back past snapshot \d+") as raised,
-    ):
-        run(rest_lake, plan)
-    assert raised.value.reason == "history_gap"
-    assert replaces(rest_lake, table_name) == 1
-    sweep_until_settled(rest_lake, table_name)
-    then = rest_lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {landed[0]}")
-    assert sorted((tuple(row) for row in then), key=repr) == rows
-    expected = sorted([*rows, (77, "p0", 77)], key=repr)
-    rest_lake.compact(table_name, force=True)
-    append_and_expire(rest_lake, table_name)
-    assert rest_lake.rows(table_name) == sorted([*expected, (77, "p0", 77)], key=repr)
-    assert unreferenced(rest_lake, table_name) == set()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("status", [*slow(500, 502), 503, *slow(504)])
-def test_a_commit_that_did_not_land_leaves_nothing_behind(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
-) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
-    with faulty.failing(Fault.NOT_SENT, status, times=10), pytest.raises((CommitUnknownError, RetryError)):
-        run(rest_lake, plan)
-    assert replaces(rest_lake, table_name) == 0
-    sweep_until_settled(rest_lake, table_name)
-    assert rest_lake.rows(table_name) == rows
-    assert unreferenced(rest_lake, table_name) == set()
-    rest_lake.compact(table_name, force=True)
-    assert rest_lake.rows(table_name) == rows
-    assert replaces(rest_lake, table_name) == 1
-
-
 @pytest.mark.parametrize("honours", [True, *slow(False)])
 def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, honours: bool
@@ -334,9 +258,7 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     faulty.before_commit = interrupt
     with suppress(CommitUnknownError, KeyboardInterrupt):
         run(rest_lake, plan)
-    deadline = time.monotonic() + 60
-    while faulty.commits == commits and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for("the commit", lambda: faulty.commits > commits)
     rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert replaces(rest_lake, table_name) == 1
     assert rest_lake.rows(table_name) == rows

@@ -12,7 +12,6 @@ from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from tests.conftest import Lake
-from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -78,17 +77,3 @@ def test_when_no_group_can_be_rewritten_the_run_fails_and_the_table_is_as_before
     with pytest.raises(GiveUpError):
         lake.compact(table_name)
     assert lake.view(table_name).metadata_location == before
-
-
-@pytest.mark.parametrize("codec", ["zstd", *slow("snappy", "uncompressed")])
-def test_manifests_of_every_codec_that_iceberg_writes(lake: Lake, table_name: str, codec: str) -> None:
-    names = ("write.manifest.compression-codec", "write.manifest-list.compression-codec")
-    create(lake, table_name, "".join(f", '{name}'='{codec}'" for name in names))
-    fill(lake, table_name, 3, 100)
-    before = lake.rows(table_name)
-    manifest = lake.view(table_name).manifests()[0].manifest_path
-    head = Path(plain_path(manifest)).read_bytes()[:10_000]
-    assert {"snappy": b"snappy", "zstd": b"zstandard", "uncompressed": b"null"}[codec] in head
-    lake.compact(table_name, force=True)
-    assert len(lake.sql(f"SELECT 1 FROM lake.{table_name}.data_files")) == 4  # of other readers, not all know the codec
-    assert lake.rows(table_name) == before

@@ -33,7 +33,6 @@ from tests.services.rest_catalog import RestCatalog
 from tests.services.serving import serving
 
 NOW = 1_000_000.0
-THREADS = 8
 
 
 class Site:
@@ -148,22 +147,6 @@ def test_a_dropped_table_is_missing(site: Site) -> None:
     with site.calls() as calls, pytest.raises(TableMissingError):
         site.look("dropped", known)
     assert seen(calls) == [(LOADS, 404)]
-
-
-@pytest.mark.slow
-def test_threads_ask_each_about_its_own_table(site: Site) -> None:
-    old = {f"thread{number}": site.create(f"thread{number}") for number in range(THREADS)}
-    changed = [name for number, name in enumerate(old) if number % 2]
-    for name in changed:
-        site.append(name)
-
-    def look(name: str) -> list[bool]:
-        return [isinstance(site.look(name, old[name]), TableView) for _ in range(10)]
-
-    with site.calls() as calls, ThreadPoolExecutor(THREADS) as pool:
-        found = dict(zip(old, pool.map(look, old), strict=True))
-    assert found == {name: [name in changed] * 10 for name in old}
-    assert Counter(call.status for call in calls) == {200: len(changed) * 10, 304: (THREADS - len(changed)) * 10}
 
 
 def test_listing_takes_two_calls_a_namespace_and_one_more(site: Site) -> None:

@@ -135,41 +135,12 @@ def test_a_wrong_secret_is_told_with_the_remedy(tree: dict[str, Any], tmp_path: 
     assert "not-the-key" not in done.stdout
 
 
-@pytest.mark.slow
-def test_a_catalog_that_does_not_answer_keeps_nobody_else_from_being_checked(
-    tree: dict[str, Any], tmp_path: Path
-) -> None:
-    tree["catalogs"]["attic"] = {"type": "rest", "uri": "http://127.0.0.1:1"}
-    done = firnline(written(tree, tmp_path), "check-config", "--connect")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("failed")] == [
-        ["catalog", "attic:"]
-    ]
-    assert "commit topic" in done.stdout
-
-
 def test_what_spark_cannot_be_given_is_an_error_of_the_settings(tree: dict[str, Any], tmp_path: Path) -> None:
     tree["catalogs"] = {"lake": {"type": "glue", "glue.access-key-id": "key"}}
     found = checks(tree, tmp_path)
     assert failed(found) == {"catalog lake"}
     assert "glue.access-key-id" in found["catalog lake"].detail
     assert not found["catalog lake"].again
-
-
-@pytest.mark.slow
-def test_an_empty_catalog_is_tried_at_its_warehouse(tree: dict[str, Any], tmp_path: Path) -> None:
-    tree["catalogs"] = {
-        "lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/wh"}
-    }
-    found = checks(tree, tmp_path)
-    assert failed(found) == set()
-    assert found["store of lake, read"].status is Status.SKIPPED
-    assert f"{tmp_path}/wh/.firnline-probe" in found["store of lake, write"].detail
-    assert not (tmp_path / "wh").exists()
-    (tmp_path / "wh").write_text("a file where a folder is wanted")
-    (tmp_path / "state").write_text("likewise")
-    found = checks(tree, tmp_path, java=True)
-    assert failed(found) == {"store of lake, write", "Java client of lake", "in-flight folder"}
 
 
 def test_the_history_is_looked_at_and_not_made(

@@ -74,23 +74,6 @@ def test_what_only_java_needs_is_missed(table: Table, properties: dict[str, str]
     assert "catalogs.lake" in found[CLIENT]["remedy"]
 
 
-@pytest.mark.slow
-def test_a_key_without_its_secret(table: Table, properties: dict[str, str], tmp_path: Path) -> None:
-    environment = {"AWS_SECRET_ACCESS_KEY": properties.pop("s3.secret-access-key")}
-    found = checks(written(tmp_path, table, properties), code=2, **environment)
-    assert found[CLIENT]["status"] == "failed"
-
-
-@pytest.mark.slow
-def test_observe_mode_reads_through_java(
-    table: Table, properties: dict[str, str], rest_catalog: RestCatalog, tmp_path: Path
-) -> None:
-    objects = rest_catalog.s3.keys(rest_catalog.warehouse)
-    found = checks(written(tmp_path, table, properties), "--observe")
-    assert "bytes of metadata" in found[CLIENT]["detail"]
-    assert rest_catalog.s3.keys(rest_catalog.warehouse) == objects
-
-
 @pytest.fixture
 def proxy(rest_catalog: RestCatalog) -> Iterator[Relay]:
     """It alone knows the hosts of catalog and store."""
@@ -114,11 +97,3 @@ def test_catalog_and_store_behind_a_proxy(
         done = firnline(config, "compact", ".".join(table.name()[-2:]), "--force", "--output", "json", **environment)
         assert document(done)["groups"][0]["files_in"] == 3
     assert set(proxy.hosts) == {"catalog.test:8181", "store.test:9000"}
-
-
-@pytest.mark.slow
-def test_a_proxy_that_is_not_for_these_hosts(table: Table, properties: dict[str, str], tmp_path: Path) -> None:
-    nobody = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:1")
-    environment = nobody | dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
-    found = checks(written(tmp_path, table, properties), **environment)
-    assert found[CLIENT]["status"] == "ok"

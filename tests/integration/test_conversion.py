@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from compactor.commit import snapshots as snapshots_module
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
-from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
-from compactor.iceberg.tables import TableView
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
-from compactor.reasons import Reason
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs import convert as convert_module
-from compactor.runs.commit_hold import MissedError
 from compactor.runs.convert import ConversionResult
-from compactor.runs.run_tools import RunTools
 from compactor.settings.tree import Settings
 from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
@@ -52,8 +44,6 @@ from tests.slow import slow
 pytestmark = pytest.mark.spark
 BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of what others committed
 AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it makes the snapshot
-
-MAPPING = json.dumps([{"field-id": number, "names": [name]} for number, name in enumerate(("id", "a", "k"), 1)])
 
 
 def convert(lake: Lake, table: str, charge: Charge = uncharged) -> ConversionResult:
@@ -99,18 +89,6 @@ def test_equality_deletes_become_positions(lake: Lake, table_name: str, version:
     lake.compact(table_name, force=True, rewrite_all=True)
     assert [row[:3] for row in rows(lake, table_name)] == [row[:3] for row in before]
     assert deletes(lake, table_name) == []
-
-
-@pytest.mark.slow
-def test_deletes_of_all_partitions_are_converted_in_each(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
-    insert(lake, table_name, 2)
-    delete_equal(lake, table_name, "id", [4, 5])
-    before = rows(lake, table_name)
-    assert convert(lake, table_name).rows == 4
-    assert rows(lake, table_name) == before
-    assert deletes(lake, table_name) == [Content.POSITION_DELETES] * 4
 
 
 def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str) -> None:
@@ -305,26 +283,6 @@ def test_a_position_delete_of_the_same_files_meanwhile(
     assert Content.EQUALITY_DELETES not in deletes(lake, table_name)
 
 
-def spark_rewrites(lake: Lake, table: str) -> None:
-    """Spark's action gives its outputs the sequence number of its plan, and applies the deletes."""
-    options = "options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'false')"
-    lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', {options})")
-
-
-@pytest.mark.slow
-def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its outputs have the sequence number of its plan, so the deletes still apply to them."""
-    create(lake, table_name)
-    insert(lake, table_name, 5)
-    delete_equal(lake, table_name, "id", [5])
-    before = rows(lake, table_name)
-    meanwhile(monkeypatch, BEFORE, lambda: spark_rewrites(lake, table_name))
-    convert(lake, table_name)
-    assert rows(lake, table_name) == before
-
-
 def commit_again(lake: Lake, table: str) -> None:
     """Commit a data file and its equality delete once more, as a writer that was restarted (apache/iceberg 16008)."""
     loaded = java_table(lake, table)
@@ -354,35 +312,6 @@ def test_what_a_writer_commits_once_more_stays(
     assert [row[0] for row in rows(lake, table_name)] == expected
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize(
-    "error", [MissedError("a branch is to be published"), RetryError("503", reason=Reason.CATALOG_UNAVAILABLE)]
-)
-def test_what_keeps_a_commit_waiting_costs_no_search(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
-) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    delete_equal(lake, table_name, "id", [2])
-    before = rows(lake, table_name)
-    real, asked = RunTools.check_turn, list[None]()
-
-    def check_turn(self: RunTools, table: TableView, run_id: str) -> None:
-        asked.append(None)
-        if len(asked) == 1:
-            raise error
-        real(self, table, run_id)
-
-    monkeypatch.setattr(RunTools, "check_turn", check_turn)
-    charged: list[Spent] = []
-    done = convert(lake, table_name, charge=charged.append)
-    assert len(asked) == 2
-    assert done.rows == 3
-    assert len([spent for spent in charged if spent.bytes]) == 1, "one search"
-    assert rows(lake, table_name) == before
-
-
 def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_name: str) -> None:
     """Four are left alone; the fifth makes the table due: one commit, no data file rewritten, then nothing is due."""
     create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'")
@@ -403,35 +332,6 @@ def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_na
     service.look(Lane.EVENT)
     assert len(lake.view(table_name).metadata.snapshots) == snapshots + 1
     assert sorted(row[0] for row in rows(lake, table_name)) == sorted([5, 6, 7, 8, 9] * 2)
-
-
-@pytest.mark.slow
-def test_a_refused_search_does_not_hold_up_merges_and_is_not_repeated_at_each_commit(
-    lake: Lake, table_name: str, tmp_path: Path
-) -> None:
-    """A file without field ids in p0, and no name mapping; in p1 five small files."""
-    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='1'", by=BY_A)
-    table = lake.catalog.load_table(lake.name(table_name).identifier)
-    columns = table.schema().as_arrow()
-    bare = pa.schema([pa.field(each.name, each.type) for each in columns])
-    pq.write_table(pa.table({"id": [1], "a": ["p0"], "k": [1]}, schema=bare), tmp_path / "bare.parquet")
-    table.add_files([f"file://{tmp_path}/bare.parquet"])
-    lake.sql(f"ALTER TABLE lake.{table_name} UNSET TBLPROPERTIES ('schema.name-mapping.default')")
-    for number in range(5):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({10 + number}, 'p1', 0)")
-    sections = {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "policy": {"strategy": "threshold"}}
-    service = FollowedTable(lake, table_name, Settings.model_validate(sections), time.time())
-    for _ in range(3):
-        delete_equal(lake, table_name, "id", [99], partition=["p0"])
-        service.look(Lane.EVENT)
-    skipped = [event.reason for event in service.events if isinstance(event, RunSkipped)]
-    assert skipped.count("conversion_refused") == 1
-    assert (len(service.runs), service.conversions) == (1, [])
-    assert [row[0] for row in rows(lake, table_name)] == [1, 10, 11, 12, 13, 14]
-    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('schema.name-mapping.default'='{MAPPING}')")
-    delete_equal(lake, table_name, "id", [99], partition=["p0"])
-    service.look(Lane.EVENT)
-    assert [converted.delete_files for converted in service.conversions] == [4]
 
 
 @pytest.mark.slow

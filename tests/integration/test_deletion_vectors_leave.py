@@ -18,7 +18,6 @@ from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
 from tests.correctness.metadata_oracle import check_run
 from tests.correctness.metadata_reader import Entry, SnapshotState
-from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, java_table, planned, run
 from tests.slow import slow
 
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.spark
 FILES, ROWS_PER_FILE = 12, 20
 LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
-LAYOUTS = pytest.mark.parametrize("by", ["", BUCKETED], ids=["unpartitioned", "bucketed"])
 ONE_LAYOUT = pytest.mark.parametrize(
     "by",
     [pytest.param("", marks=pytest.mark.slow, id="unpartitioned"), pytest.param(BUCKETED, id="bucketed")],
@@ -135,22 +133,6 @@ def test_position_deletes_leave_with_their_data_files(
     assert state_of(lake, table_name).deletes == ()
 
 
-@pytest.mark.slow
-@LAYOUTS
-@pytest.mark.parametrize(("version", "granularity"), [(3, "file"), (2, "file"), (2, "partition")])
-def test_two_hundred_manifests_of_deletes_leave(
-    lake: Lake, table_name: str, by: str, version: int, granularity: str
-) -> None:
-    """The table takes two minutes to write: each engine rewrites it after a rollback."""
-    written(lake, table_name, version, granularity, by, 200)
-    columns = LINEAGE if version == 3 else "*"
-    before, built = lake.rows(table_name, columns), state_of(lake, table_name).snapshot_id
-    for engine in ("auto", "encode", "spark"):
-        lake.sql(f"CALL lake.system.rollback_to_snapshot('{table_name}', {built})")
-        assert_clean(lake, table_name, compacted(lake, table_name, engine), before, columns)
-        assert state_of(lake, table_name).deletes == ()
-
-
 def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     """Replace all data files by one as earlier versions did: the commit names no vector."""
     loaded = java_table(lake, table)
@@ -169,22 +151,6 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     rewrite.rewriteFiles(removed, nothing, added, nothing).commit()
     lake.sql(f"REFRESH TABLE lake.{table}")
     return left(lake, table)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["auto", *slow("splice", "encode", "spark")])
-@ONE_LAYOUT
-def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
-    lake: Lake, tables: Tables, engine: str, by: str
-) -> None:
-    table_name = tables.fresh(3, "file", by, FILES, dangling=True)
-    for number in range(4):
-        append(lake, table_name, number * 4)
-    before = lake.rows(table_name, LINEAGE)
-    with any_size_splices():
-        result = compacted(lake, table_name, engine)
-    assert_clean(lake, table_name, result, before, LINEAGE)
-    assert state_of(lake, table_name).deletes == ()
 
 
 def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, tables: Tables) -> None:

@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.events import Event, HttpEventAnswered, ignore
@@ -19,6 +18,7 @@ from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.intake.event_intake import MOST_WAITING, EventIntake, is_events_path
 from streaming.intake.event_sources import EventSources
 from streaming.kafka.clients import ensure_topics
+from tests.services.kafka_topics import records
 
 pytestmark = pytest.mark.kafka
 
@@ -49,18 +49,7 @@ def intake_of(kafka: KafkaSettings, told: list[Event] | None = None) -> EventInt
 
 
 def on_topic(kafka: KafkaSettings) -> list[Any]:
-    place = TopicPartition(kafka.commit_topic, 0)
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers.split(","))
-    try:
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end, found = consumer.end_offsets([place])[place], list[Any]()
-        while consumer.position(place) < end:
-            for records in consumer.poll(timeout_ms=500).values():
-                found.extend(records)
-        return found
-    finally:
-        consumer.close()
+    return records(kafka.commit_topic, bootstrap_servers=kafka.bootstrap_servers.split(","))
 
 
 def test_an_accepted_event_is_on_the_topic_byte_for_byte(intake: EventIntake, kafka: KafkaSettings) -> None:

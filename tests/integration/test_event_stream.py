@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import RetriableError
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,14 +26,14 @@ from compactor.shards import EVERYTHING
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, TableChanged
-from streaming.intake.dead_letters import MAX_VALUE_BYTES
 from streaming.intake.event_query import BatchHandler, EventDecoder, EventQuery, offsets_fixed
 from streaming.intake.event_sources import EventSources
 from streaming.intake.heard import AnyHeard, Heard, HeardLocation
 from streaming.intake.records import ARROW_BATCH_BYTES, records
 from streaming.kafka.broker_watch import BrokerWatch
 from tests.conftest import Lake
-from tests.integration.service_process import wait_for
+from tests.services import kafka_topics
+from tests.services.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 PARTITIONS = 3
@@ -103,20 +103,7 @@ class Stage:
         return dict(total)
 
     def letters(self) -> list[Any]:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.broker, enable_auto_commit=False, max_partition_fetch_bytes=LARGEST
-        )
-        try:
-            places = [TopicPartition(self.dead, number) for number in consumer.partitions_for_topic(self.dead) or ()]
-            ends = consumer.end_offsets(places)
-            consumer.assign(places)
-            consumer.seek_to_beginning(*places)
-            found: list[Any] = []
-            while places and len(found) < sum(ends.values()):
-                found += [record for batch in consumer.poll(500).values() for record in batch]
-        finally:
-            consumer.close()
-        return found
+        return kafka_topics.records(self.dead, bootstrap_servers=self.broker, max_partition_fetch_bytes=LARGEST)
 
 
 @contextmanager
@@ -125,7 +112,7 @@ def stopping(query: StreamingQuery) -> Iterator[None]:
     try:
         yield
     finally:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.01)
         query.stop()
@@ -307,16 +294,6 @@ def test_each_bad_event_is_one_letter_and_stops_nothing(stage: Stage) -> None:
     assert sorted(place(letter) for letter in letters) == [(2, number) for number in range(len(bad))]
     assert [letter.key for letter in without_key] == [f"{stage.topic}-1-0".encode()]
     assert stage.counts == {**dict.fromkeys(bad, 1), "unrecognised": 2}
-
-
-@pytest.mark.slow
-def test_large_letters_are_cut_and_fit(stage: Stage) -> None:
-    values = [event("t", size=2 * MAX_EVENT_BYTES), event("t", catalog="attic", size=MAX_EVENT_BYTES)]
-    with stage.events():
-        for value in values:
-            stage.send(value, key=b"k" * 100_000)
-        wait_for("the letters", lambda: stage.counts == {"oversize": 1, "unknown_catalog": 1})
-    assert {letter.value for letter in stage.letters()} == {value[:MAX_VALUE_BYTES] for value in values}
 
 
 def test_observe_mode_counts_and_writes_nothing(stage: Stage) -> None:

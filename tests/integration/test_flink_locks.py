@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.table.snapshots import Operation
 
 from compactor.errors import InputError, LaterError, RetryError
-from compactor.events import CommitWaits, Event, RunSkipped
+from compactor.events import RunSkipped
 from compactor.locks.flink_locks import Locks
 from compactor.runs.commit_hold import WAIT_SECONDS
 from compactor.settings.locks import LockSettings
-from compactor.settings.tree import CommitSettings, Settings, load_settings
+from compactor.settings.tree import Settings, load_settings
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars
 from compactor.table_names import TableName
 from streaming.commands.connection_checks import Status, check_connections
 from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run
+from tests.integration.table_kit import create, insert
 from tests.services.java_process import java_process
 from tests.services.writer_jars import FLINK_JARS, writer_jars
 from tests.services.zookeeper import zookeeper_server
@@ -226,39 +224,3 @@ def test_a_finished_rewrite_waits_for_the_lock(
     with pytest.raises(LaterError, match="the rewrite was not committed"):
         service.look(Lane.EVENT)
     assert len(lake.live_files(table_name)) == 12
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected(
-    lake: Lake, table_name: str, database: FlinkDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ)
-    insert(lake, table_name, 6)
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 0")
-    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("compactor.planning.commit_timing.JUST_COMMITTED", 0.0)
-    freed: list[float] = []
-    threads: list[threading.Thread] = []
-
-    def maintain() -> None:
-        lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 9")
-        time.sleep(1)
-        freed.append(time.time())
-        database.unlock()
-
-    def listen(event: Event) -> None:
-        if isinstance(event, CommitWaits) and not threads:  # a longer wait is another event
-            database.lock("job-1")
-            threads.append(threading.Thread(target=maintain))
-            threads[-1].start()
-
-    commit = CommitSettings(hold_seconds=60)
-    run(lake, planned(lake, table_name), commit=commit, listener=listen, locks=Locks([database.settings()]))
-    (thread,) = threads
-    thread.join()
-    head = lake.view(table_name).snapshot
-    assert head is not None
-    assert head.summary is not None
-    assert head.summary.operation is Operation.REPLACE
-    assert head.timestamp_ms / 1000 >= freed[0]

@@ -20,7 +20,7 @@ from streaming.commit_events.decoder import TableChanged
 from streaming.kafka import commit_topic
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, TopicSample, sample_topic
 from streaming.service.service import Service
-from tests.integration.service_process import Site, firnline, log_lines, site, wait_for
+from tests.integration.service_process import Site, firnline, log_lines, site
 from tests.unit.streaming.test_pages import post, serving, takes_events
 
 pytestmark = pytest.mark.kafka
@@ -122,21 +122,6 @@ def test_events_by_http_are_taken_once_the_topic_was_checked(
     assert [record.value for record in place.records(place.topic)] == [event]
 
 
-@pytest.mark.slow
-def test_one_bad_record_beside_good_ones_stops_nobody_and_another_systems_records_do(
-    place: Site, admin: KafkaAdminClient
-) -> None:
-    create(admin, place.topic, 2)
-    place.producer.send(place.topic, b"rubbish", partition=0).get(30)
-    assert check(place, "commit topic")[1]["status"] == "ok"
-    place.producer.send(place.topic, b'{"op": "c", "after": {"id": 1}}', partition=1).get(30)
-    code, found = check(place, "commit topic")
-    assert (code, found["status"]) == (BAD_INPUT, "failed")
-    assert found["detail"] == "it holds records of another system: none of the 2 that were read is a commit event"
-    place.producer.send(place.topic, canonical.encode(place.event("t"))[1], partition=1).get(30)
-    assert check(place, "commit topic")[1]["status"] == "ok"
-
-
 def test_a_sample_holds_the_end_of_every_partition_and_committed_records_alone(
     broker: str, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,42 +150,3 @@ def test_a_sample_holds_the_end_of_every_partition_and_committed_records_alone(
     with pytest.raises(RetryError, match="none arrived within"):
         sample_topic(kafka, topic)
     producer.close()
-
-
-# --- a control topic that does not exist yet --------------------------------------------------------------------------
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
-    tmp_path: Path, broker: str, admin: KafkaAdminClient
-) -> None:
-    control = f"control.{uuid.uuid4().hex[:8]}"
-    sections = {"kafka": {"commit_topics": [control]}, "service": {"sweep_seconds": 3600}}
-    with site(tmp_path / "site", broker, **sections) as place:
-        code, found = check(place, "events topic")
-        assert (code, found["status"]) == (0, "ok")
-        assert found["detail"] == "it does not exist yet; the service waits for it"
-        place.create("t")
-        place.create("orders")
-        place.publish(*place.append("t"))
-        service = place.start()
-        service.wait_ready()
-        wait_for("the rewrite of a table that the commit topic names", lambda: "replace" in place.operations("t"))
-        assert control not in admin.list_topics()
-        place.append("orders")  # announced by the sink alone: the next sweep is an hour away
-        create(admin, control, 2)
-        create(admin, f"{control}-dead")  # its name begins alike
-        send_as_a_sink(broker, control, partition=1)
-        place.producer.send(f"{control}-dead", b"rubbish").get(30)
-        wait_for("the rewrite of a table that the sink names", lambda: "replace" in place.operations("orders"))
-        metrics = service.wait_metric("firnline_events_total", source="kafka_connect")
-        assert metrics.total("firnline_events_total", source="kafka_connect") == 1
-        assert metrics.total("firnline_dead_letters_total") == 0
-        assert place.records(f"{place.topic}-dead") == []
-        service.must_run()
-        code, _ = service.terminate()
-        assert code == 0
-        missing = [line for line in log_lines(service.log_text) if "does not exist yet" in line["message"]]
-        assert [(line["level"], control in line["message"]) for line in missing] == [("warning", True)]
-        assert [record.value for record in place.records(control)] == list(SINK_EVENTS)

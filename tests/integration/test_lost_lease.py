@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.commit.sweep import sweep
 from compactor.errors import StoppedError
 from compactor.events import Event, RunFailed
-from compactor.iceberg.other_compactors import DEPLOYMENT, other_firnlines
+from compactor.iceberg.other_compactors import DEPLOYMENT
 from compactor.lease.decisions import TAKEOVER_SECONDS
 from compactor.lease.holder import LeaseHolder
 from compactor.lease.local_store import LocalLeaseStore
@@ -102,23 +101,6 @@ def test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_
     assert lake.rows(table_name) == rows
 
 
-def test_a_run_of_a_service_that_knows_that_it_was_replaced_is_stopped(
-    lake: Lake, table_name: str, services: TwoServices
-) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    services.take_over()
-    with pytest.raises(StoppedError):
-        services.first.confirm()
-    with pytest.raises(StoppedError, match="lost its lease") as caught:
-        rewriter_of(lake, services.first.right, []).run(planned(lake, table_name))
-    assert caught.value.reason == "lease_lost"
-    assert replaces(lake, table_name) == 0
-    swept(lake, table_name, services.second.confirm)
-    swept(lake, table_name, services.second.confirm)
-    assert unreferenced(lake, table_name) == set()
-
-
 def test_outputs_that_the_new_service_has_deleted_are_never_committed(
     lake: Lake, table_name: str, services: TwoServices
 ) -> None:
@@ -161,17 +143,3 @@ def test_a_service_that_was_replaced_rewrites_no_manifests(
     assert snapshot is not None
     assert snapshot.summary is not None
     assert snapshot.summary.additional_properties[DEPLOYMENT] == services.second.deployment
-
-
-def test_each_commit_names_its_deployment_and_another_one_is_known_by_it(lake: Lake, table_name: str) -> None:
-    ids = [str(uuid.uuid4()) for _ in range(2)]
-    create(lake, table_name)
-    for deployment in ids:
-        insert(lake, table_name, 3)
-        rewriter_of(lake, CommitRight(deployment), []).run(planned(lake, table_name))
-    metadata, now = lake.view(table_name).metadata, time.time()
-    (other,) = other_firnlines(metadata, now, ids[0])
-    assert (other.name, other.commits) == (f"{DEPLOYMENT}={ids[1]}", 1)
-    assert abs(other.last - now) < 600
-    assert len(other_firnlines(metadata, now, "")) == 2
-    assert other_firnlines(metadata, now + 2 * 86_400, ids[0]) == ()

@@ -11,7 +11,7 @@ import pytest
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import count_manifests, manifests_of
-from compactor.errors import LaterError, ReplanError, RetryError, StoppedError
+from compactor.errors import LaterError, StoppedError
 from compactor.events import ignore
 from compactor.iceberg.other_compactors import RUN_ID, other_compactors
 from compactor.iceberg.tables import TableView
@@ -24,7 +24,6 @@ from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import ManifestSettings, Settings
-from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 from tests.conftest import Lake
 from tests.integration.table_kit import unused_metadata
@@ -93,25 +92,6 @@ def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, 
     assert rows(lake, table_name, version)[:-1] == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", [2, *slow(3)])
-def test_a_merge_that_was_committed_has_not_failed_if_the_table_cannot_be_read_after_it(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    name = make(lake, table_name, version)
-    view, real = lake.catalogs.load(name), JavaTable.refresh
-
-    def refresh(java: JavaTable) -> None:
-        if lake.catalogs.load(name).metadata.current_snapshot_id != view.metadata.current_snapshot_id:
-            raise RetryError("the catalog does not answer")
-        real(java)
-
-    monkeypatch.setattr(JavaTable, "refresh", refresh)
-    done = rewrite_manifests(lake.session, view, due(view), str(uuid.uuid4()))
-    assert (done.before, done.after) == (len(view.manifests()),) * 2
-    assert len(lake.catalogs.load(name).manifests()) < done.before
-
-
 @pytest.mark.parametrize("version", [3, *slow(2)])
 def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name: str, version: int) -> None:
     name = make(lake, table_name, version)
@@ -162,31 +142,6 @@ def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: i
     before = rows(lake, table_name, version)
     rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
     assert rows(lake, table_name, version) == before
-
-
-@pytest.mark.slow
-def test_each_spec_keeps_its_own(lake: Lake, table_name: str) -> None:
-    name = make(lake, table_name, 2)
-    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
-    for commit in range(COMMITS):
-        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 1 FROM range({100 + commit}, {103 + commit})")
-    before = rows(lake, table_name, 2)
-    view = lake.catalogs.load(name)
-    assert due(view) == (0, 1)
-    rewrite_manifests(lake.session, view, due(view), str(uuid.uuid4()))
-    assert {each.partition_spec_id for each in lake.catalogs.load(name).manifests()} == {0, 1}
-    assert rows(lake, table_name, 2) == before
-
-
-@pytest.mark.slow
-def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str) -> None:
-    name = make(lake, table_name, 2)
-    planned = lake.catalogs.load(name)
-    lake.sql(f"DROP TABLE lake.{table_name}")
-    make(lake, table_name, 2)
-    with pytest.raises(ReplanError) as caught:
-        rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
-    assert caught.value.reason == "table_replaced"
 
 
 @pytest.mark.parametrize("lost", [*slow(False), True])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from compactor.errors import LaterError
-from compactor.events import ManifestsRewritten, PartitionsSkipped, RunSkipped
+from compactor.events import ManifestsRewritten, PartitionsSkipped
 from compactor.iceberg.other_compactors import FLINK_CONVERTER, flink_converters
 from compactor.locks.flink_locks import Locks
 from compactor.settings.tree import Settings
@@ -47,21 +47,6 @@ def look(followed: FollowedTable) -> str | None:
     return None
 
 
-@pytest.mark.slow
-def test_manifests_follow_files_only_after_another_commit(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
-    insert(lake, table_name, 12)
-    followed = service(lake, table_name, min_count=2, min_reduction=1.5)
-    assert look(followed) == "replaces_in_a_row"
-    assert look(followed) == "replaces_in_a_row"
-    assert in_a_row(lake, table_name) == 1
-    assert "replaces_in_a_row" in {each.reason for each in followed.events if isinstance(each, RunSkipped)}
-    append(lake, table_name)
-    look(followed)
-    assert sum(isinstance(each, ManifestsRewritten) for each in followed.events) == 1
-    assert in_a_row(lake, table_name) == 1
-
-
 def test_manifests_of_an_idle_table_follow_files_after_a_time(lake: Lake, table_name: str) -> None:
     create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
     insert(lake, table_name, 12)
@@ -70,39 +55,6 @@ def test_manifests_of_an_idle_table_follow_files_after_a_time(lake: Lake, table_
     followed.now += 1000
     assert look(followed) is None
     assert sum(isinstance(each, ManifestsRewritten) for each in followed.events) == 1
-
-
-@pytest.mark.slow
-def test_a_table_with_a_limit_waits_for_a_writer_however_long(lake: Lake, table_name: str) -> None:
-    """One partition is due at once, the other when it is idle: then a writer must commit first."""
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    for number in range(12):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'p0', 1)")
-        if number < 3:
-            lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'p1', 1)")
-    switch(lake, table_name, consecutive_replaces="1")
-    followed = service(lake, table_name)
-    assert look(followed) is None
-    assert in_a_row(lake, table_name) == 1
-    followed.now += 1e6
-    assert look(followed) == "replaces_in_a_row"
-    files = len(lake.live_files(table_name))
-    lake.sql(f"INSERT INTO lake.{table_name} VALUES (99, 'p2', 1)")
-    followed.now += 1e6
-    assert look(followed) is None
-    assert len(lake.live_files(table_name)) < files
-    assert in_a_row(lake, table_name) == 1
-
-
-@pytest.mark.slow
-def test_a_run_makes_no_more_commits_than_are_left(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    insert(lake, table_name, 12)
-    switch(lake, table_name, consecutive_replaces="1")
-    followed = service(lake, table_name, commit={"groups": 1})
-    assert look(followed) is None
-    assert in_a_row(lake, table_name) == 1
-    assert [run.groups for run in followed.runs] == [2]
 
 
 def test_a_finished_rewrite_waits_for_a_writer_if_another_one_came_before_it(
@@ -137,11 +89,6 @@ def test_a_finished_rewrite_waits_for_a_writer_if_another_one_came_before_it(
 
 def replaces(lake: Lake, table: str) -> list[object]:
     return list(lake.sql(f"SELECT snapshot_id FROM lake.{table}.snapshots WHERE operation = 'replace'"))
-
-
-def switch(lake: Lake, table: str, **policy: str) -> None:
-    properties = ", ".join(f"""'firnline.policy.{key}'="{value}\"""" for key, value in policy.items())
-    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ({properties})")
 
 
 def upserts(lake: Lake, table: str) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from compactor.spark.java import KAFKA_BROKER_JARS, SPARK_JARS, fetch_jars
+from compactor.spark.java import SPARK_JARS, fetch_jars
 from deploy.demo.local_process import free_port
 from deploy.reporter.build import NESTED
 from tests.integration.service_process import wait_for
 from tests.services.java_process import JavaProcess, iceberg_jars, java_process, kafka_clients
+from tests.services.kafka_topics import records
 from tests.services.reporter import (
     Catalog,
     built_reporter,
@@ -28,7 +29,6 @@ from tests.services.reporter import (
     numbers,
     producers,
     properties,
-    records,
 )
 
 pytestmark = pytest.mark.kafka
@@ -78,7 +78,7 @@ def test_commits_arrive_as_a_rest_catalog_would_get_them_with_the_jars_own_kafka
     topic = new_topic()
     snapshots = commits(jvm, properties(broker, topic))
     assert settled(jvm) == {"Sent": 5, "Dropped": 0, "Failed": 0, "Pending": 0, "senders": 1}
-    found = records(broker, topic)
+    found = records(topic, bootstrap_servers=broker)
     assert {record.key for record in found} == {b"lake.db.events"}
     reports = documents(broker, topic)
     assert [report["snapshot-id"] for report in reports] == snapshots
@@ -96,34 +96,6 @@ def test_commits_arrive_as_a_rest_catalog_would_get_them_with_the_jars_own_kafka
 
 def version_of(kafka: Path) -> str:
     return kafka.stem.removeprefix("kafka-clients-")
-
-
-@pytest.mark.slow
-def test_kafka_clients_of_the_class_path_come_first(jar: Path, broker: str, tmp_path: Path) -> None:
-    newer = kafka_clients(fetch_jars(KAFKA_BROKER_JARS))
-    topic = new_topic()
-    with java_process(tmp_path, [*iceberg_jars(), jar, newer]) as jvm:
-        commits(jvm, properties(broker, topic), 1)
-        assert settled(jvm)["Sent"] == 1
-        assert producers(jvm) == [version_of(newer)]
-    assert version_of(newer) != version_of(kafka_clients(fetch_jars(SPARK_JARS)))
-    assert len(documents(broker, topic)) == 1
-
-
-@pytest.mark.slow
-def test_scans_are_reported_on_request_only(jvm: JavaProcess, broker: str) -> None:
-    both, alone = new_topic(), new_topic()
-    for topic, reports in ((alone, "commits"), (both, "all")):
-        catalog = Catalog(jvm, properties(broker, topic, **{"firnline.reports": reports}))
-        table = catalog.table("events")
-        catalog.append(table)
-        scan = table.newScan().planFiles()
-        list(scan.iterator())
-        scan.close()  # the report comes with the end of the scan
-    assert settled(jvm)["Failed"] == 0
-    kinds = {report["report-type"] for report in documents(broker, both)}
-    assert kinds == {"commit-report", "scan-report"}
-    assert {report["report-type"] for report in documents(broker, alone)} == {"commit-report"}
 
 
 @pytest.mark.parametrize("address", ["nobody listens", "nobody answers", "no such host"])
@@ -234,47 +206,9 @@ def test_without_any_kafka_commits_work_and_the_log_names_the_missing_class(jar:
         assert "org.apache.kafka" in jvm.printed
 
 
-@pytest.mark.slow
-def test_catalogs_of_one_configuration_share_a_producer_until_the_last_is_closed(jvm: JavaProcess, broker: str) -> None:
-    topic = new_topic()
-    catalogs = [Catalog(jvm, properties(broker, topic), name) for name in ("a", "b", "c")]
-    assert numbers(jvm)["senders"] == 0  # nothing is opened before the first commit
-    tables = [catalog.table("events") for catalog in catalogs]
-    for catalog, table in zip(catalogs, tables, strict=True):
-        catalog.append(table)
-    assert settled(jvm)["senders"] == len(producers(jvm)) == 1
-    for catalog in catalogs[:2]:
-        catalog.java.close()
-        catalog.java.close()
-    assert numbers(jvm)["senders"] == 1
-    catalogs[2].java.close()
-    wait_for("the end of the sender", lambda: numbers(jvm)["senders"] == 0 and not producers(jvm))
-    assert not [name for name in threads(jvm) if "firnline" in name]
-    reporter = jvm.java.io.firnline.iceberg.KafkaMetricsReporter()
-    reporter.initialize(jvm.map(properties(broker, topic)))
-    reporter.close()
-    reporter.report(report(jvm, 7))  # a table outlives its catalog object
-    assert settled(jvm)["Sent"] == 1
-    assert [each["table-name"] for each in documents(broker, topic)] == [
-        "a.db.events", "b.db.events", "c.db.events", "lake.db.events",
-    ]  # fmt: skip
-
-
-def threads(jvm: JavaProcess) -> list[str]:
-    return [thread.getName() for thread in jvm.java.java.lang.Thread.getAllStackTraces().keySet()]
-
-
 def test_a_program_that_ends_right_after_its_commit_has_announced_it(jvm: JavaProcess, broker: str) -> None:
     topic = new_topic()
     (snapshot,) = commits(jvm, properties(broker, topic, **{"firnline.exit-wait-ms": "600000"}), 1)
     jvm.exit()
     assert jvm.process.wait(600) == 0
     assert [found["snapshot-id"] for found in documents(broker, topic)] == [snapshot]
-
-
-@pytest.mark.slow
-def test_a_broker_that_is_away_does_not_keep_a_program_from_ending(jvm: JavaProcess) -> None:
-    with black_hole() as silent:
-        commits(jvm, properties(silent, "commits", **FOREVER), 3)
-        jvm.exit()
-        assert jvm.process.wait(600) == 0  # an hour if the exit waited for the producer

@@ -21,7 +21,6 @@ from compactor.planning.plan_table import TablePlan
 from compactor.runs.convert import ConversionResult
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
-from tests.integration.service_process import wait_for
 from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
@@ -36,6 +35,7 @@ from tests.integration.table_kit import (
 )
 from tests.services.faulty_catalog import FaultyCatalog, OnV3
 from tests.services.rest_lake import RestLake
+from tests.services.waiting import PATIENCE, wait_for
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -71,7 +71,7 @@ class Race:
         def half_way() -> None:
             if when == HALF_WAY:
                 answered.set()
-                assert looked.wait(60)
+                assert looked.wait(PATIENCE)
 
         def verify(*arguments: Any) -> int:
             if next(calls) < parts:
@@ -79,7 +79,7 @@ class Race:
             looked.clear()
             if when != WATCHED:
                 landed.set()
-                assert answered.wait(60)
+                assert answered.wait(PATIENCE)
             try:
                 return verified(*arguments)
             finally:
@@ -87,7 +87,7 @@ class Race:
 
         def visit() -> None:
             thread.start()
-            assert landed.wait(60)
+            assert landed.wait(PATIENCE)
 
         self.monkeypatch.setattr(commit_module, "_verified", verify)
         self.monkeypatch.setattr(commit_module, "committed_id", look)
@@ -100,7 +100,7 @@ class Race:
             answered.set()
             wait_for("the second commit", self._has_replaced)
             append(self.lake, self.table)
-            thread.join(60)
+            thread.join(PATIENCE)
         finally:
             self.faulty.honours_rollback, self.faulty.on_v3 = False, OnV3.REFUSES_THE_WRITER
         self.lake.sql(f"REFRESH TABLE lake.{self.table}")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.locations import plain_path
 from tests.integration.service_process import (
@@ -21,7 +20,6 @@ from tests.integration.service_process import (
     ServiceProcess,
     Site,
     files_of,
-    firnline,
     label,
     log_lines,
     site,
@@ -54,33 +52,10 @@ def wait_until_mid_rewrite(place: Site, service: ServiceProcess) -> None:
 def assert_clean(place: Site, table: str, rows: list[Any]) -> None:
     """Compacted, equal, nothing left behind, nothing missing."""
     wait_for("compaction", lambda: len(place.live_files(table)) == 16)
-    wait_for("unreferenced outputs to go", lambda: not place.unreferenced(table), seconds=90)
-    wait_for("the in-flight records to go", lambda: not place.in_flight().all(), seconds=90)
+    wait_for("unreferenced outputs to go", lambda: not place.unreferenced(table))
+    wait_for("the in-flight records to go", lambda: not place.in_flight().all())
     assert place.rows(table) == rows
     assert all(Path(path).exists() for path in files_of(place.view(table)))
-
-
-@pytest.mark.slow
-def test_a_kill_in_mid_rewrite_leaves_nothing_behind(place: Site) -> None:
-    place.create("t")
-    place.publish(*place.append("t", **MANY))
-    rows = place.rows("t")
-    first = place.start()
-    wait_until_mid_rewrite(place, first)
-    first.kill()
-    assert "replace" not in place.operations("t"), "killed too late to test anything"
-    assert place.unreferenced("t"), "killed too early to test anything"
-    assert place.rows("t") == rows
-    assert len(place.in_flight().all()) == 1
-    second = place.start()
-    second.wait_ready()
-    assert_clean(place, "t", rows)
-    assert second.metrics().total("firnline_unreferenced_files_removed_total") >= 2
-    assert place.operations("t").count("replace") == 1
-    code, seconds = second.terminate()
-    assert (code, seconds < STOP_PROMISE) == (0, True)
-    log_lines(first.log_text)
-    assert [line["logger"] for line in log_lines(second.log_text) if line["message"] == "stopped"] == ["firnline"]
 
 
 @pytest.mark.slow
@@ -200,43 +175,6 @@ def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix != ".log"
     }
-
-
-@pytest.mark.slow
-def test_a_request_outlives_the_service(place: Site) -> None:
-    place.create("t")
-    place.publish(*place.append("t", commits=2, parts=1))
-    first = place.start(FIRNLINE_LIMITS__QUIET_HOURS='["00:00-12:00", "12:00-00:00"]')
-    first.wait_ready()
-    assert firnline(place.config, "request", "db.t").returncode == 0
-    wait_for("the file", lambda: list(place.folder.rglob("requests.json")))
-    assert first.terminate()[0] == 0
-    assert len(place.live_files("t")) == 2
-    place.start().wait_ready()
-    wait_for("the rewrite", lambda: len(place.live_files("t")) == 1)
-    wait_for("its end", lambda: [path.read_text() for path in place.folder.rglob("requests.json")] == ["[]"])
-
-
-@pytest.mark.slow
-def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> None:
-    """Nor does a record with a timestamp in another unit, beyond what pandas can hold."""
-    admin = KafkaAdminClient(bootstrap_servers=place.broker)
-    refusing = NewTopic(f"{place.topic}-dead", 1, 1, topic_configs={"max.message.bytes": "70"})
-    lenient = NewTopic(place.topic, 1, 1, topic_configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
-    admin.create_topics([refusing, lenient], wait_for_metadata=True)
-    admin.close()
-    service = place.start()
-    service.wait_ready()
-    place.send(b"\x00\xff" * 200)
-    wait_for("the letter that is given up", lambda: "1 dead letters could not be written" in service.log_text)
-    place.producer.send(place.topic, b"rubbish", timestamp_ms=10**13).get(30)
-    place.create("t")
-    place.publish(*place.append("t"))
-    wait_for("the rewrite", lambda: "replace" in place.operations("t"))
-    health = service.get("/healthz")
-    assert health is not None
-    assert health[0] == 200, health
-    service.must_run()
 
 
 def unstarted(service: ServiceProcess) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service_process import ServiceProcess, Site, document, firnline, log_lines, site, wait_for
-from tests.integration.test_service_ends import MANY, assert_clean, wait_until_mid_rewrite
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
@@ -81,37 +80,6 @@ def test_a_standby_takes_over_when_the_active_service_is_killed_and_when_it_stop
     assert place.rows("t") == rows
     summaries = [snapshot.summary.additional_properties for snapshot in place.view("t").metadata.snapshots]
     assert {each["firnline.deployment-id"] for each in summaries if "firnline.run-id" in each} == {deployment}
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["python", "whole service"])
-def test_a_service_that_was_paused_in_mid_rewrite_commits_nothing_when_it_resumes(place: Site, whole: bool) -> None:
-    place.create("t")
-    place.publish(*place.append("t", **MANY))
-    rows = place.rows("t")
-    first = place.start()
-    wait_until_mid_rewrite(place, first)
-    first.pause(whole=whole)
-    paused = time.monotonic()
-    assert "replace" not in place.operations("t"), "paused too late to test anything"
-    (record,) = place.in_flight().all()
-    second = place.start()
-    wait_standby(second, first)
-    second.wait_ready()
-    print(f"\nready {time.monotonic() - paused:.0f} s after the pause")
-    wait_for("compaction by the second", lambda: len(place.live_files("t")) == 16)
-    first.resume(whole=whole)
-    assert first.ended() == 3
-    (ended,) = [line for line in log_lines(first.log_text) if line["message"] == "ended"]
-    assert ended["reason"] == "lease_lost"
-    assert not messages(first, "committed")
-    assert_clean(place, "t", rows)
-    assert place.operations("t").count("replace") == 1
-    runs = {s.summary.additional_properties.get("firnline.run-id") for s in place.view("t").metadata.snapshots}
-    assert record.run_id not in runs
-    assert_active(second)
-    again = place.start()
-    wait_standby(again, second)
-    assert again.terminate()[0] == 0
 
 
 def test_another_firnline_on_the_same_table_is_shown_by_both(place: Site) -> None:

@@ -430,33 +430,6 @@ def test_decimals_that_do_not_fit(lake: Lake, table_name: str, kind: str, ordere
     is_left_alone(lake, table_name, "value_out_of_range")
 
 
-@pytest.mark.slow
-def test_decimals_in_keys_of_a_map(lake: Lake, table_name: str) -> None:
-    """Rounded, two keys could become one."""
-    kind = MapType(3, DecimalType(10, 2), 4, StructType(NestedField(5, "x", LongType())), value_required=False)
-    create(lake, table_name, kind, ordered=True)
-    keys = field("key", pa.decimal128(10, 3), 3).with_nullable(False)
-    files = pa.map_(keys, field("value", X_IN_MAP, 4))
-    one = {"x": 1}
-    register_values(lake, table_name, pa.array([[(Decimal("1.500"), one), (Decimal("2.000"), None)], [], None], files))
-    lake.compact(table_name, force=True)
-    rows = [[(Decimal("1.50"), one), (Decimal("2.00"), None)], [], None]
-    expected = [str({"id": number, "a": None if row is None else row}) for number, row in enumerate(rows)]
-    assert stored_rows(lake, table_name) == sorted(expected * 2)
-    register_values(lake, table_name, pa.array([[(Decimal("1.005"), one), (Decimal("1.006"), one)]], files))
-    is_left_alone(lake, table_name, "value_out_of_range")
-
-
-@pytest.mark.slow
-def test_decimals_that_do_not_fit_in_a_wide_table(lake: Lake, table_name: str) -> None:
-    """Spark evaluates rows of more than a hundred columns in another way."""
-    more = [NestedField(10 + number, f"c{number}", IntegerType()) for number in range(200)]
-    schema = Schema(NestedField(1, "id", IntegerType()), NestedField(2, "a", DecimalType(10, 2)), *more)
-    lake.catalog.create_table(lake.name(table_name).identifier, schema, sort_order=BY_ID)
-    register_values(lake, table_name, DECIMALS["scale"][1])
-    is_left_alone(lake, table_name, "value_out_of_range")
-
-
 def test_decimals_of_another_type_that_fit(lake: Lake, table_name: str) -> None:
     create(lake, table_name, DecimalType(9, 2), ordered=False)
     register_values(lake, table_name, pa.array(["1.500", "-1234567.890", None]).cast(pa.decimal128(12, 3)))

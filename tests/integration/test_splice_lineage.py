@@ -146,19 +146,6 @@ def merged(table: Table, _folder: Path) -> None:
     table.append(50_000)
 
 
-def merged_twice(table: Table, _folder: Path) -> None:
-    merged(table, _folder)
-    table.lake.sql(f"UPDATE lake.{table.name} SET txt = concat('updated ', id) WHERE id % 1000 = 5")
-    table.lake.sql(f"DELETE FROM lake.{table.name} WHERE id % 1000 = 6")
-    table.append(55_000)
-
-
-def rewritten_manifests(table: Table, _folder: Path) -> None:
-    merged(table, _folder)
-    table.call("rewrite_manifests")
-    table.append(60_000)
-
-
 def merged_manifests(table: Table, _folder: Path) -> None:
     """Manifests that hold existing, deleted and added entries at once."""
     table.create(**{"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"})
@@ -167,14 +154,6 @@ def merged_manifests(table: Table, _folder: Path) -> None:
     table.lake.sql(f"DELETE FROM lake.{table.name} WHERE id >= 10000 AND id < 13000")
     table.append(70_000)
     table.merge()
-
-
-def upgraded_and_appended(table: Table, _folder: Path) -> None:
-    table.create(version=2)
-    table.append(0, files=2)
-    table.append(10_000)
-    table.upgrade()
-    table.append(20_000)
 
 
 def upgraded_with_merged_manifests(table: Table, _folder: Path) -> None:
@@ -188,12 +167,6 @@ def upgraded_with_merged_manifests(table: Table, _folder: Path) -> None:
     table.merge()
 
 
-def compacted_by_spark(table: Table, _folder: Path) -> None:
-    merged(table, _folder)
-    table.call("rewrite_data_files", options="map('rewrite-all', 'true')")
-    table.append(80_000)
-
-
 def spliced_before(table: Table, folder: Path) -> None:
     merged(table, folder)
     entries = table.entries()
@@ -203,12 +176,7 @@ def spliced_before(table: Table, folder: Path) -> None:
     table.append(95_000)
 
 
-HISTORIES = [
-    spliced_before,
-    *slow(merged_twice, rewritten_manifests, compacted_by_spark, upgraded_with_merged_manifests),
-    # Parts of the histories above.
-    *slow(appends, merged, merged_manifests, upgraded_and_appended),
-]
+HISTORIES = [spliced_before, *slow(merged_manifests, upgraded_with_merged_manifests)]
 
 
 @pytest.mark.parametrize("history", HISTORIES)
@@ -341,20 +309,6 @@ def test_the_first_commit_after_an_upgrade_gives_known_manifests_their_ids(table
 
 
 # --- layout ---
-
-
-def test_row_groups_of_many_pages(table: Table, tmp_path: Path) -> None:
-    """Iceberg's vectorized reader takes 5,000 rows at a time, written chunks have pages of 20,000 rows."""
-    table.create(**{"write.parquet.row-group-size-bytes": "100000000"})
-    table.append(0, 45_000)
-    table.append(100_000, 25_000)
-    before = table.rows_of(3)
-    entries = table.entries()
-    output, spliced = table.splice(tmp_path, entries)
-    assert len(spliced.split_offsets) == 2
-    table.commit(entries, output, spliced)
-    assert table.rows_of(3) == before
-    assert len(before) == 10_000
 
 
 def test_no_row_is_lost_where_lineage_takes_more_bytes_than_the_rows(lake: Lake, tmp_path: Path) -> None:

@@ -11,10 +11,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from compactor.rewrite.parquet.footer import Footer, read_footer
 from compactor.rewrite.parquet.thrift import I32, I64, STRUCT, decode_struct, encode_struct
+from compactor.rewrite.splice.lineage_chunks import RowLineage
+from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, ROW_ID, without_lineage
+from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
 from compactor.storage.byte_store import ByteRange
 from tests.integration.writer_files import (
+    ANY_SIZE,
     ROWS,
+    STORE,
     Files,
     arrow_table,
     chunks,
@@ -142,14 +148,6 @@ def test_every_page_location_points_at_a_page_of_its_size(files: Files) -> None:
         assert seen > 1.5 * len(chunks(files.footer))  # several pages per chunk, or this shows little
 
 
-def test_bloom_filters_are_found_by_their_header(files: Files) -> None:
-    data = files.spliced.read_bytes()
-    for chunk in chunks(files.footer):
-        if chunk.bloom_offset:
-            header, start = decode_struct(data, chunk.bloom_offset)
-            assert start - chunk.bloom_offset + header.require(1, I32) == chunk.bloom_length
-
-
 # --- reading back ---
 
 
@@ -243,11 +241,78 @@ def test_filters_through_page_index_and_bloom_filter(files: Files, sql: str, con
     assert [tuple(row.values()) for row in found] == expected_rows(condition)
 
 
-@pytest.mark.spark
-def test_spark_filters_find_the_right_rows(files: Files, spark: Any) -> None:
-    skip_unless_spark_reads(files)
-    types = "id BIGINT, txt STRING, flag BOOLEAN, few STRING, normal INT, double DOUBLE, day DATE, all_null BIGINT"
-    frame = spark.read.schema(types).parquet(f"file:{files.spliced}")
-    for sql, condition in FILTERS:
-        found = frame.where(sql).select(SHOWN).orderBy("id").collect()
-        assert [tuple(row) for row in found] == expected_rows(condition), sql
+# --- row lineage, added to files of each writer ---
+
+LINEAGE = ("_row_id", "_last_updated_sequence_number")
+FIRST_ROW_IDS = (10**12, 0, 500)
+LINEAGE_SHOWN = ["id", "txt", "few", *LINEAGE]
+
+
+class Lineage:
+    """The files of one writer spliced once more, as files of a V3 table."""
+
+    def __init__(self, given: Files) -> None:
+        self.files = given
+        self.path = given.spliced.with_name("lineage.parquet")
+        self.path.unlink(missing_ok=True)
+        inputs = [
+            SpliceInput(str(path), path.stat().st_size, RowLineage(first, number))
+            for number, (path, first) in enumerate(zip(given.paths, FIRST_ROW_IDS, strict=True), 1)
+        ]
+        self.result: SplicedFile = splice(STORE, inputs, str(self.path), ANY_SIZE)
+        self.footer: Footer = read_footer(STORE, str(self.path), self.result.size)
+
+    @property
+    def expected(self) -> pa.Table:
+        """Some of the originals' columns, and what their rows inherit."""
+        tables = []
+        for number, (path, first) in enumerate(zip(self.files.paths, FIRST_ROW_IDS, strict=True), 1):
+            found = pq.read_table(path, columns=LINEAGE_SHOWN[:3])
+            tables.append(
+                found.append_column("_row_id", pa.array(range(first, first + len(found)), pa.int64())).append_column(
+                    "_last_updated_sequence_number", pa.array([number] * len(found), pa.int64())
+                )
+            )
+        return pa.concat_tables(tables)
+
+
+@pytest.fixture(scope="module")
+def lined(files: Files) -> Lineage:
+    return Lineage(files)
+
+
+def test_the_other_columns_are_the_ones_of_a_splice_without_lineage(lined: Lineage) -> None:
+    assert without_lineage(lined.footer).schema == lined.files.footer.schema
+    plain, added = chunks(lined.files.footer), chunks(without_lineage(lined.footer))
+    for before, after in zip(plain, added, strict=True):
+        assert part(lined.path, after.pages) == part(lined.files.spliced, before.pages)
+        assert before.metadata.without(9, 10, 11, 14) == after.metadata.without(9, 10, 11, 14)
+        assert bool(before.offset_index) == bool(after.offset_index)
+        if before.column_index:
+            assert after.column_index is not None
+            assert part(lined.path, after.column_index) == part(lined.files.spliced, before.column_index)
+        if before.bloom_offset:
+            header, start = decode_struct(lined.path.read_bytes(), after.bloom_offset)
+            assert start - after.bloom_offset + header.require(1, I32) == after.bloom_length
+    assert lined.result.split_offsets == lined.files.result.split_offsets
+    assert lined.footer.created_by == lined.files.footer.created_by
+    assert [leaf.field_id for leaf in lined.footer.leaves[-2:]] == [ROW_ID, LAST_UPDATED]
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def test_readers_find_the_lineage(lined: Lineage) -> None:
+    expected = rows_of(lined.expected)
+    assert len(expected) == sum(ROWS)
+    names = pq.ParquetFile(lined.path).schema_arrow.names
+    assert rows_of(pq.read_table(lined.path, columns=LINEAGE_SHOWN, page_checksum_verification=True)) == expected
+    whole = pq.read_table(lined.path, columns=[name for name in names if name != "variant"])
+    before = pq.read_table(lined.files.spliced, columns=[n for n in names if n not in {"variant", *LINEAGE}])
+    assert whole.drop_columns(list(LINEAGE)).schema == before.schema
+    assert repr(whole.drop_columns(list(LINEAGE)).to_pylist()) == repr(before.to_pylist())
+    query = f"SELECT {', '.join(LINEAGE_SHOWN)} FROM '{lined.path}'"
+    assert duckdb.connect().execute(query).fetchall() == expected
+    if polars_reads(lined.files.paths[0]):
+        assert pl.read_parquet(lined.path, columns=LINEAGE_SHOWN).rows() == expected

@@ -8,30 +8,28 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
-from kafka import KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import RetryError
 from compactor.events import Event, EventsLost, StreamEnded
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
-from deploy.demo.broker import LocalBroker, new_broker
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.intake.event_query import FOLDER, BatchHandler, EventDecoder, EventQuery
+from streaming.intake.event_query import BatchHandler, EventDecoder, EventQuery
 from streaming.intake.event_sources import EventSources
 from streaming.intake.event_stream import EventStream
 from streaming.intake.heard import AnyHeard, Heard
 from streaming.kafka.broker_watch import BrokerWatch
 from tests.conftest import Lake
-from tests.integration.service_process import wait_for
-from tests.services.quick_java import quick_java
+from tests.services.kafka_broker import BreakableBroker, breakable_broker
+from tests.services.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 SHORT = {
@@ -46,19 +44,12 @@ class Scene:
 
     lake: Lake
     folder: Path
-    broker: LocalBroker
-    up: ExitStack = field(default_factory=ExitStack)
+    broker: BreakableBroker
     topic: str = field(default_factory=lambda: f"faults-{uuid.uuid4().hex[:8]}")
     heard: list[str] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
     looks_at_all: int = 0
     full: bool = False
-
-    def start_broker(self) -> None:
-        self.up.enter_context(quick_java(self.broker.running()))
-
-    def stop_broker(self) -> None:
-        self.up.close()
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
@@ -122,7 +113,7 @@ class Scene:
         try:
             yield stream
         finally:
-            stream.finish_batch(time.monotonic() + 10)
+            stream.finish_batch(time.monotonic() + PATIENCE)
             stream.stop()
 
     def causes(self) -> list[str]:
@@ -134,11 +125,10 @@ class Scene:
 
 @pytest.fixture
 def scene(lake: Lake, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(lake, tmp_path, new_broker(tmp_path / "broker", "log.retention.check.interval.ms=500\n"))
-    made.start_broker()
-    made.create()
-    yield made
-    made.stop_broker()
+    with breakable_broker(tmp_path / "broker") as broker:
+        made = Scene(lake, tmp_path, broker)
+        made.create()
+        yield made
 
 
 def checked(stream: EventStream, what: str, done: Callable[[], bool]) -> None:
@@ -147,57 +137,6 @@ def checked(stream: EventStream, what: str, done: Callable[[], bool]) -> None:
         return done()
 
     wait_for(what, look)
-
-
-def test_a_broker_that_goes_away_ends_nothing_and_its_events_are_heard_later(scene: Scene) -> None:
-    scene.stop_broker()
-    with scene.stream() as stream:
-        watch = cast("BrokerWatch", stream.broker)
-        watch.look()
-        checked(stream, "sweeps", lambda: stream.may_sweep)
-        assert stream.query is None
-        assert stream.behind
-        assert "has not begun" in stream.trouble
-        scene.start_broker()
-        watch.look()
-        checked(stream, "the offsets", lambda: not stream.trouble)
-        assert scene.looks_at_all == 1
-        scene.send("before")
-        checked(stream, "the event", lambda: scene.heard == ["before"])
-        scene.send("unread")
-        scene.stop_broker()
-        checked(stream, "two ends", lambda: len(scene.causes()) >= 2)
-        assert stream.behind
-        assert not stream.dead
-        assert stream.trouble.startswith("ended ")
-        scene.start_broker()
-        scene.send("after")
-        checked(stream, "the next event", lambda: scene.heard == ["before", "unread", "after"])
-        checked(stream, "the query", lambda: not stream.trouble)
-        assert scene.lost() == []
-
-
-def test_topics_that_are_created_again_get_partitions_or_lose_records_are_read_on(scene: Scene) -> None:
-    with scene.stream() as stream:
-        checked(stream, "the offsets", lambda: stream.offsets_fixed)
-        with scene.admin() as admin:
-            admin.create_partitions({scene.topic: NewPartitions(2)})
-        scene.send("second", partition=1)
-        checked(stream, "the event of the new partition", lambda: scene.heard == ["second"])
-    scene.send("removed", "removed too")
-    with scene.admin() as admin:
-        admin.delete_records({TopicPartition(scene.topic, 0): 2})
-    scene.send("kept")
-    with scene.stream() as stream:
-        checked(stream, "the event behind those that retention removed", lambda: scene.heard == ["second", "kept"])
-        with scene.admin() as admin:
-            admin.delete_topics([scene.topic])
-        wait_for("the deletion", lambda: not scene.exists())
-        scene.create()
-        scene.send("anew")
-        checked(stream, "all tables to be looked at", lambda: scene.looks_at_all > 0 and not stream.trouble)
-        scene.send("later")
-        checked(stream, "an event of the new topic", lambda: "later" in scene.heard)
 
 
 def test_a_batch_that_fails_twice_is_skipped_and_all_tables_are_looked_at(
@@ -232,22 +171,3 @@ def test_events_that_cannot_be_kept_are_never_skipped(scene: Scene) -> None:
         scene.full = False
         checked(stream, "the event", lambda: scene.heard == ["request"])
         assert (set(scene.causes()), scene.lost(), scene.looks_at_all) == ({"unavailable"}, [], 0)
-
-
-@pytest.mark.parametrize("damage", ["offsets", "metadata"])
-def test_a_damaged_checkpoint_is_left_behind(scene: Scene, damage: str) -> None:
-    with scene.stream() as stream:
-        checked(stream, "the offsets", lambda: stream.offsets_fixed)
-        scene.send("before")
-        checked(stream, "the event", lambda: scene.heard == ["before"])
-    folder = scene.checkpoint / FOLDER
-    broken = [folder / "metadata"] if damage == "metadata" else [*(folder / "offsets").glob("[0-9]*")]
-    for file in broken:
-        file.write_bytes(b"not a checkpoint")
-        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    with scene.stream() as stream:
-        checked(stream, "a new checkpoint", lambda: stream.offsets_fixed and not stream.trouble)
-        scene.send("after")
-        checked(stream, "the event", lambda: scene.heard == ["before", "after"])
-        assert set(scene.causes()) == {"unexpected"}
-        assert scene.looks_at_all == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from tests.integration.table_kit import (
     delete_equal,
     engines,
     insert,
-    java_table,
     planned,
     records_of,
     run,
@@ -82,19 +80,6 @@ def test_schema_drift(lake: Lake, table_name: str, change: str) -> None:
     compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
     lake.sql(f"INSERT INTO lake.{table_name} VALUES ({later.format(id=7)})")
     compact_and_check(lake, table_name, 1, {("encode", "schema_differs")}, in_duckdb=True)
-
-
-@pytest.mark.slow
-def test_a_column_of_the_same_name_is_another_column(lake: Lake, table_name: str) -> None:
-    lake.sql(f"CREATE TABLE lake.{table_name} (id int, a string) USING iceberg")
-    for number in range(2):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'old')")
-    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
-    lake.sql(f"ALTER TABLE lake.{table_name} ADD COLUMN a string")
-    compact_and_check(lake, table_name, 1, COPIED)
-    lake.sql(f"INSERT INTO lake.{table_name} VALUES (2, 'new')")
-    compact_and_check(lake, table_name, 1, {("encode", "schema_differs")})
-    assert lake.rows(table_name) == [(0, None), (1, None), (2, "new")]
 
 
 def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, tmp_path: Path) -> None:
@@ -155,18 +140,6 @@ def test_rows_that_spark_reads_into_another_partition_are_left_alone(lake: Lake,
     assert raised.value.reason == "partition_changed"
     assert lake.view(table_name).snapshot.snapshot_id == head
     assert unreferenced(lake, table_name) == set()
-
-
-@pytest.mark.slow
-def test_codecs_may_differ_between_row_groups(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    for codec in ("zstd", "snappy", "gzip", "uncompressed"):
-        lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.parquet.compression-codec'='{codec}')")
-        insert(lake, table_name)
-    compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
-    footer = pq.ParquetFile(plain_path(lake.live_files(table_name)[0])).metadata
-    codecs = {footer.row_group(group).column(0).compression for group in range(footer.num_row_groups)}
-    assert codecs == {"ZSTD", "SNAPPY", "GZIP", "UNCOMPRESSED"}
 
 
 def test_a_sorted_table_stays_sorted(lake: Lake, table_name: str) -> None:
@@ -256,45 +229,6 @@ def test_types_that_spark_sql_cannot_create(lake: Lake, table_name: str, kind: A
 # --- column metrics, shares, errors -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_metrics_of_a_spliced_file_are_those_of_its_inputs(lake: Lake, table_name: str) -> None:
-    columns = "i int, l bigint, d decimal(20,3), f double, s string, dt date, ts timestamp, b boolean, n string"
-    lake.sql(f"CREATE TABLE lake.{table_name} (id int, {columns}) USING iceberg")
-    for number in range(4):
-        lake.sql(
-            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id + {number * 10}, id - {number * 3}, "
-            f"id * 9000000000, id - 2.5, id * 1.5 - {number}, concat('text that is longer than sixteen ', id), "
-            f"date'1970-01-01' - cast(id AS int), "
-            f"timestamp'1970-01-01' + make_interval(0, 0, 0, {number}), id % 2 = 0, if(id = 3, 'x', null) FROM range(5)"
-        )
-    before = metrics(lake, table_name)
-    rows = lake.sql(f"SELECT * FROM lake.{table_name}")
-    compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
-    (after,) = metrics(lake, table_name)
-    for column in after:
-        each = [file[column] for file in before]
-        assert after[column].value_count == sum(file.value_count for file in each)
-        assert after[column].null_value_count == sum(file.null_value_count for file in each)
-        assert after[column].lower_bound == min(file.lower_bound for file in each)
-        assert after[column].upper_bound == max(file.upper_bound for file in each)
-    filters: Mapping[str, Callable[[Any], bool]] = {
-        "id >= 33": lambda row: row.id >= 33,
-        "i < -8": lambda row: row.i < -8,
-        "l = 9000000000": lambda row: row.l == 9_000_000_000,
-        "f < -2.5": lambda row: row.f < -2.5,
-        "n = 'x'": lambda row: row.n == "x",
-        "n is null": lambda row: row.n is None,
-        "s > 'text that is longer than sixteen 3'": lambda row: row.s > "text that is longer than sixteen 3",
-        "dt < '1969-12-29'": lambda row: row.dt.isoformat() < "1969-12-29",
-    }
-    for text, matches in filters.items():
-        expected = sorted(row.id for row in rows if matches(row))
-        assert expected, text
-        assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name} WHERE {text}")) == expected
-        found = lake.catalog.load_table(lake.name(table_name).identifier).scan(row_filter=text).to_arrow()
-        assert sorted(found["id"].to_pylist()) == expected
-
-
 def metrics(lake: Lake, table: str) -> list[dict[str, Any]]:
     read = lake.sql(f"SELECT readable_metrics FROM lake.{table}.files")
     return [row.readable_metrics.asDict() for row in read]
@@ -315,25 +249,6 @@ def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, 
     assert (group.rewritten.files_out, group.rewritten.rows_deleted) == (3, 12)
     assert group.rewritten.bytes_decoded < group.rewritten.bytes_in / 2
     assert lake.rows(table_name) == rows
-
-
-@pytest.mark.slow
-def test_the_number_of_outputs_does_not_depend_on_slots(lake: Lake, table_name: str) -> None:
-    counts = {}
-    create(lake, table_name)
-    insert(lake, table_name, 10)
-    size = sum(row.size for row in lake.sql(f"SELECT file_size_in_bytes size FROM lake.{table_name}.files"))
-    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.target-file-size-bytes'='{size // 3}')")
-    start = java_table(lake, table_name).currentSnapshot().snapshotId()
-    before = lake.rows(table_name)
-    for slots in (1, 2, 8):
-        result = run(lake, planned(lake, table_name), slots)
-        assert lake.rows(table_name) == before
-        counts[slots] = sorted(row.record_count for row in lake.sql(f"SELECT * FROM lake.{table_name}.files"))
-        assert engines(result) == COPIED
-        java_table(lake, table_name).manageSnapshots().setCurrentSnapshot(start).commit()
-    assert counts[1] == counts[2] == counts[8]
-    assert len(counts[1]) == 3
 
 
 def test_splice_asked_for_and_refused_writes_nothing(lake: Lake, table_name: str) -> None:

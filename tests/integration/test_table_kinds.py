@@ -170,30 +170,6 @@ def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted
     assert lake.sql(f"SELECT file_path FROM lake.{table_name}.delete_files") == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("content", ["equality", "position"])
-def test_dangling_deletes_of_a_spec_whose_column_was_dropped_do_not_stop_a_commit(
-    lake: Lake, table_name: str, content: str
-) -> None:
-    """A commit cannot name them: Iceberg reads no value of a partition field that lost its column."""
-    create(lake, table_name, properties=MERGE_ON_READ, by="PARTITIONED BY (a)")
-    insert(lake, table_name)
-    if content == "equality":
-        delete_equal(lake, table_name, "id", [77], partition=["p9"])
-    else:
-        lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 3")
-        lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', options => map('rewrite-all', 'true'))")
-        delete_is_left = "SELECT count(*) AS files FROM lake.{}.delete_files"
-        assert lake.sql(delete_is_left.format(table_name))[0].files == 1
-    lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
-    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
-    for _ in range(2):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES (20, 2)")
-    unreadable = NO_EQUALITY_DELETES if content == "equality" else None
-    compact_and_check(lake, table_name, 3, COPIED, unreadable=unreadable)
-    assert lake.sql(f"SELECT count(*) AS files FROM lake.{table_name}.delete_files")[0].files == 1
-
-
 # --- format versions, deletes -----------------------------------------------------------------------------------------
 
 LINEAGE = "*, _row_id, _last_updated_sequence_number"

@@ -1,9 +1,9 @@
-"""`where` against Spark on real tables: no less than the files that hold matching rows, no more than Spark plans."""
+"""`where` on real tables: what it reads, rewrites and leaves alone. Its precision: test_where_precision.py."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,150 +14,12 @@ from compactor.filters.selection import count_selection
 from compactor.filters.where import bind_where
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
-from compactor.partitions import PartitionKey
-from compactor.planning.inventory import Inventory, take_inventory
+from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import Request, plan_table
 from tests.conftest import Lake
 from tests.integration.table_kit import delete_equal, planned, run
 
 pytestmark = pytest.mark.spark
-
-TABLE = "where_db.evolved"
-SPECS = (
-    "years(d)",
-    "months(ts)",
-    "days(ntz)",
-    "hours(ts)",
-    "truncate(10, id)",
-    "truncate(2, name)",
-    "truncate(100, price)",
-    "bucket(4, id)",
-    "f",
-)
-ROWS = """
-    SELECT id - 20 AS id,
-        date_add(DATE '1970-01-03', CAST((id - 20) * 97 AS int)) AS d,
-        IF(id % 9 = 0, NULL, timestamp_micros((id - 20) * 3000000000000 - 1)) AS ts,
-        CAST(timestamp_micros((id - 20) * 40000000001) AS timestamp_ntz) AS ntz,
-        IF(id % 11 = 0, NULL, concat(chr(97 + CAST(id % 3 AS int)), id)) AS name,
-        CAST((id - 20) * 0.37 AS decimal(9, 2)) AS price,
-        CASE WHEN id % 5 = 0 THEN double('NaN') WHEN id % 7 = 0 THEN NULL ELSE id - 20 END AS f
-    FROM range(40)
-"""
-FILTERS = (
-    "id = 5",
-    "id IN (-7, 3, 100)",
-    "id < -3",
-    "id >= -10 AND id <= 0",
-    "id != 5",
-    "id NOT IN (1, 2)",
-    "NOT (id > 5 OR name LIKE 'a%')",
-    "d = DATE '1969-06-15'",
-    "d < DATE '1970-01-01'",
-    "d BETWEEN DATE '1969-01-01' AND DATE '1971-12-31'",
-    "ts = TIMESTAMP '1969-11-27 06:39:59.999999+00:00'",
-    "ts < TIMESTAMP '1970-01-01 02:00:00+02:00'",
-    "ts > TIMESTAMP '1970-02-01 00:00:00+01:00'",
-    "ts <= TIMESTAMP '1969-12-31 23:59:59.999999Z' AND ts >= TIMESTAMP '1969-06-01 00:00:00Z'",
-    "ts != TIMESTAMP '1970-02-01 00:00:00Z'",
-    "ts IS NULL",
-    "ntz < TIMESTAMP_NTZ '1970-01-01 00:00:00'",
-    "ntz >= TIMESTAMP_NTZ '1970-01-02 10:00:00' AND ntz < TIMESTAMP_NTZ '1970-01-04 00:00:00'",
-    "name LIKE 'b2%'",
-    "name NOT LIKE 'a%'",
-    "name >= 'b3' AND name IS NOT NULL",
-    "name = 'c38' OR name IS NULL",
-    "price < -2.5",
-    "price = 1.11",
-    "price BETWEEN 0 AND 1.115",
-    "f > 3",
-    "f <= -3",
-    "f != 4",
-    "f = double('NaN')",
-    "id = 5 AND ts > TIMESTAMP '1970-01-01 00:00:00Z' OR name = 'b1'",
-)
-
-
-@pytest.fixture(scope="module")
-def evolved(lake: Lake) -> Iterator[str]:
-    """One table, a spec after the other, the same rows under each. No column bounds: Spark has partitions to go by."""
-    lake.sql("CREATE NAMESPACE IF NOT EXISTS lake.where_db")
-    lake.sql(
-        f"CREATE TABLE lake.{TABLE} (id bigint, d date, ts timestamp, ntz timestamp_ntz, name string, "
-        "price decimal(9, 2), f double) USING iceberg "
-        "TBLPROPERTIES ('format-version'='2', 'write.metadata.metrics.default'='none')"
-    )
-    previous = None
-    for spec in SPECS:
-        change = f"REPLACE PARTITION FIELD {previous} WITH {spec}" if previous else f"ADD PARTITION FIELD {spec}"
-        lake.sql(f"ALTER TABLE lake.{TABLE} {change}")
-        lake.sql(f"INSERT INTO lake.{TABLE} {ROWS}")
-        previous = spec
-    yield TABLE
-    lake.sql(f"DROP TABLE lake.{TABLE}")
-
-
-@pytest.fixture(scope="module")
-def matching(lake: Lake, evolved: str) -> dict[str, set[str]]:
-    """By filter: the files that hold matching rows, found in one scan for all filters."""
-    columns = ", ".join(f"collect_set(IF({where}, _file, NULL)) AS f{index}" for index, where in enumerate(FILTERS))
-    (row,) = lake.sql(f"SELECT {columns} FROM lake.{evolved}")
-    found = {where: set(row[index]) for index, where in enumerate(FILTERS)}
-    assert sum(map(bool, found.values())) > len(FILTERS) / 2, "filters that match nothing show nothing"
-    return found
-
-
-def planned_by_spark(lake: Lake, table: str, where: str) -> set[str]:
-    """The files of Spark's scan of a query, before it reads any."""
-    query = lake.session.sql(f"SELECT * FROM lake.{table} WHERE {where}")
-    leaves = query._jdf.queryExecution().sparkPlan().collectLeaves()
-    found = set()
-    for index in range(leaves.size()):
-        if leaves.apply(index).getClass().getSimpleName() != "BatchScanExec":
-            continue  # Spark has found out that nothing can match
-        for partition in leaves.apply(index).scan().toBatch().planInputPartitions():
-            tasks = partition.taskGroup().tasks().iterator()
-            while tasks.hasNext():
-                found.add(tasks.next().file().location())
-    return found
-
-
-def partitions_of(inventory: Inventory, paths: set[str]) -> set[PartitionKey]:
-    return {key for key, files in inventory.partitions.items() if any(file.entry.path in paths for file in files)}
-
-
-def for_filter(where: str) -> str:
-    return where.replace("double('NaN')", "'NaN'")
-
-
-@pytest.mark.parametrize("where", FILTERS)
-def test_between_the_files_that_match_and_those_that_spark_plans(
-    lake: Lake, evolved: str, matching: dict[str, set[str]], where: str
-) -> None:
-    view = lake.view(evolved)
-    inventory = take_inventory(view, ManifestCache(1 << 24))
-    bound = bind_where(view, for_filter(where))
-    kept = {
-        key
-        for key, files in inventory.partitions.items()
-        if bound.keeps_partition(key.spec_id, files[0].entry.partition)
-    }
-    assert partitions_of(inventory, matching[where]) <= kept
-    assert kept <= partitions_of(inventory, planned_by_spark(lake, evolved, where))
-
-
-@pytest.mark.parametrize("where", FILTERS)
-def test_skipped_manifests_hold_no_kept_partition(lake: Lake, evolved: str, where: str) -> None:
-    view = lake.view(evolved)
-    cache = ManifestCache(1 << 24)
-    bound = bind_where(view, for_filter(where))
-    skipped = [each for each in view.manifests() if not bound.keeps_manifest(each)]
-    assert not [
-        entry
-        for entries in cache.read(view, skipped)
-        for entry in entries
-        if bound.keeps_partition(entry.key.spec_id, entry.partition)
-    ]
 
 
 def test_a_user_on_a_day_reads_the_manifests_of_that_day(lake: Lake, table_name: str) -> None:

@@ -14,15 +14,15 @@ from py4j.protocol import Py4JJavaError
 
 from compactor.filters.where import bind_where
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.inventory import take_inventory
+from compactor.partitions import PartitionKey
+from compactor.planning.inventory import Inventory, take_inventory
 from tests.conftest import Lake
-from tests.integration.test_where import partitions_of, planned_by_spark
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
 ROWS = 60
-FILTERS, MANY_FILTERS = 6, 400
+FILTERS, MANY_FILTERS = 10, 400
 Constant = Callable[[random.Random], str]
 
 
@@ -175,6 +175,25 @@ def made(lake: Lake, request: pytest.FixtureRequest) -> Iterator[tuple[Shape, st
     lake.sql(f"DROP TABLE lake.{table}")
 
 
+def planned_by_spark(lake: Lake, table: str, where: str) -> set[str]:
+    """The files of Spark's scan of a query, before it reads any."""
+    query = lake.session.sql(f"SELECT * FROM lake.{table} WHERE {where}")
+    leaves = query._jdf.queryExecution().sparkPlan().collectLeaves()
+    found = set()
+    for index in range(leaves.size()):
+        if leaves.apply(index).getClass().getSimpleName() != "BatchScanExec":
+            continue  # Spark has found out that nothing can match
+        for partition in leaves.apply(index).scan().toBatch().planInputPartitions():
+            tasks = partition.taskGroup().tasks().iterator()
+            while tasks.hasNext():
+                found.add(tasks.next().file().location())
+    return found
+
+
+def partitions_of(inventory: Inventory, paths: set[str]) -> set[PartitionKey]:
+    return {key for key, files in inventory.partitions.items() if any(file.entry.path in paths for file in files)}
+
+
 def planned_if_it_can(lake: Lake, table: str, where: str) -> set[str] | None:
     """None: Iceberg 1.11 cannot ask a partition value that is null whether it is in a set of texts."""
     try:
@@ -194,8 +213,8 @@ def test_what_is_kept_lies_between_what_matches_and_what_spark_scans(
     filters = [random_filter(chance, shape.columns) for _ in range(count)]
     columns = ", ".join(f"collect_set(IF({where}, _file, NULL)) AS f{index}" for index, where in enumerate(filters))
     (matching,) = lake.sql(f"SELECT {columns} FROM lake.{table}")
-    view = lake.view(table)
-    inventory = take_inventory(view, ManifestCache(1 << 24))
+    view, cache = lake.view(table), ManifestCache(1 << 24)
+    inventory = take_inventory(view, cache)
     narrowed, unplanned = 0, 0
     for index, where in enumerate(filters):
         bound = bind_where(view, where)
@@ -205,6 +224,8 @@ def test_what_is_kept_lies_between_what_matches_and_what_spark_scans(
             if bound.keeps_partition(key.spec_id, files[0].entry.partition)
         }
         assert partitions_of(inventory, set(matching[index])) <= kept, f"{where} loses rows"
+        skipped = [each for each in view.manifests() if not bound.keeps_manifest(each)]
+        assert not kept & {entry.key for entries in cache.read(view, skipped) for entry in entries}, where
         planned = planned_if_it_can(lake, table, where)
         if planned is None:
             unplanned += 1

@@ -128,21 +128,6 @@ def test_rows_that_are_given_their_ids_meanwhile_keep_them(lake: Lake, table_nam
     assert sorted(map(tuple, lake.sql(lineage))) == before
 
 
-@pytest.mark.slow
-def test_a_planned_snapshot_whose_manifests_are_gone_is_planned_anew(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-
-    def tidy_up(lake: Lake, table: str) -> None:
-        lake.sql(f"CALL lake.system.rewrite_manifests('{table}')")
-        expire_history(lake, table)
-
-    with pytest.raises(ReplanError, match=r"expired during the run: manifest .* cannot be read") as raised:
-        interfere(lake, table_name, tidy_up, WHEN[0])
-    assert raised.value.reason == "snapshot_expired"
-    assert unreferenced(lake, table_name) == set()
-
-
 def delete_and_expire(lake: Lake, table: str) -> None:
     append(lake, table)
     delete_by_position(lake, table)

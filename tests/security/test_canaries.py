@@ -22,7 +22,7 @@ from typing import Any
 import bcrypt
 import pytest
 import yaml
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
 
 from compactor.settings.kafka import KafkaSettings
 from deploy.demo.local_process import free_port
@@ -36,6 +36,7 @@ from tests.integration.service_process import ROOT, ServiceProcess, Site, wait_f
 from tests.security.canaries import Canaries, Watch, leaks_in_files, readable_by_others, watching
 from tests.services.certificates import issue
 from tests.services.guarded_catalog import GuardedCatalog, guarded_catalog
+from tests.services.kafka_topics import records
 from tests.services.quick_java import SPARK_CONF, quick_java
 from tests.services.secured_broker import SecuredBroker, secured_broker
 
@@ -106,22 +107,8 @@ class Place(Site):
 
     def topic_bytes(self) -> bytes:
         """All records of all topics."""
-        consumer = KafkaConsumer(**client_arguments(self.kafka, KafkaConsumer))
-        try:
-            parts = [
-                TopicPartition(topic, number)
-                for topic in consumer.topics()
-                for number in consumer.partitions_for_topic(topic) or ()
-            ]
-            consumer.assign(parts)
-            consumer.seek_to_beginning()
-            ends, content = consumer.end_offsets(parts), b""
-            while any(consumer.position(part) < end for part, end in ends.items()):
-                for batch in consumer.poll(timeout_ms=500).values():
-                    content += b"".join(repr((one.key, one.value, one.headers)).encode() for one in batch)
-            return content
-        finally:
-            consumer.close()
+        found = records(**client_arguments(self.kafka, KafkaConsumer))
+        return b"".join(repr((one.key, one.value, one.headers)).encode() for one in found)
 
     def command(self, *arguments: str, config: Path | None = None, seconds: int = 300, **environment: str) -> str:
         """Run a command of the CLI; its whole output. One that does not end is stopped: exit code 124."""

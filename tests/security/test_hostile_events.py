@@ -122,7 +122,7 @@ def test_a_service_goes_on_and_writes_one_letter_for_each(broker: str, tmp_path:
         assert metrics.total("firnline_dead_letters_total") == letters
         assert len(place.records(f"{place.topic}-dead")) == letters
         assert place.rows("t") == rows
-        assert len(place.live_files("t")) == 1
+        assert place.is_compacted("t")
         known = {dict(labels).get("table", "lake.db.t") for _, labels in metrics.samples}
         assert known == {"lake.db.t"}, "names of events are labels of metrics"
         for path in ("/", "/api/v1/status", "/metrics"):

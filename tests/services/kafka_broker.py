@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from deploy.demo.broker import embedded_broker
+from deploy.demo.broker import LocalBroker, embedded_broker, new_broker
 from deploy.demo.local_process import free_port
 from tests.services.containers import container, image_is_here
 from tests.services.quick_java import quick_java
@@ -65,3 +67,39 @@ def _answers(address: str) -> bool:
     except KafkaError:
         return False
     return True
+
+
+@dataclass
+class BreakableBroker:
+    """A local broker that tests stop, freeze and start again, always at the same address."""
+
+    local: LocalBroker
+    up: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def address(self) -> str:
+        return self.local.address
+
+    def start(self) -> None:
+        self.up.enter_context(quick_java(self.local.running()))
+
+    def stop(self) -> None:
+        self.up.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP: it accepts connections and answers nothing; SIGCONT: it goes on."""
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if str(self.local.folder / "server.properties").encode() in line.read_bytes():
+                    os.kill(int(line.parent.name), number)
+
+
+@contextmanager
+def breakable_broker(folder: Path, properties: str = "") -> Iterator[BreakableBroker]:
+    """Running at first; `properties`: more lines of its settings."""
+    broker = BreakableBroker(new_broker(folder, properties))
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()

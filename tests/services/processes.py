@@ -34,3 +34,23 @@ def kill(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def group_members(group: int) -> list[int]:
+    """Live processes of a process group."""
+    return _living(2, group)
+
+
+def session_members(session: int) -> list[int]:
+    """Live processes of a session."""
+    return _living(3, session)
+
+
+def _living(field: int, wanted: int) -> list[int]:
+    """Processes that are no zombies, by a field of their state: 1 the parent, 2 the group, 3 the session."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = told(int(folder.name), "stat").rpartition(b")")[2].split()
+        if fields and int(fields[field]) == wanted and fields[0] not in (b"Z", b"X"):
+            found.append(int(folder.name))
+    return found

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from compactor.errors import InputError
 from deploy.reporter.build import build, find_compiler
 from tests.services.java_process import JavaProcess
+from tests.services.kafka_topics import records
 
 REPORTER = "io.firnline.iceberg.KafkaMetricsReporter"
 NUMBERS = ("Sent", "Dropped", "Failed", "Pending")
@@ -100,21 +100,5 @@ def producers(jvm: JavaProcess) -> list[str]:
     return [str(server.getAttribute(bean, "Version")) for bean in server.queryNames(pattern, None)]
 
 
-def records(broker: str, topic: str) -> list[Any]:
-    """All records of the topic."""
-    consumer = KafkaConsumer(bootstrap_servers=broker, enable_auto_commit=False, group_id=None)
-    try:
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            found += [record for batch in consumer.poll(timeout_ms=500).values() for record in batch]
-        return found
-    finally:
-        consumer.close()
-
-
 def documents(broker: str, topic: str) -> list[dict[str, Any]]:
-    return [json.loads(record.value) for record in records(broker, topic)]
+    return [json.loads(record.value) for record in records(topic, bootstrap_servers=broker)]

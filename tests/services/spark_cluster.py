@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import stat
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +24,9 @@ import pyspark
 from compactor.errors import GiveUpError
 from compactor.spark.java import java_home
 from deploy.demo.local_process import free_port
+from tests.services.processes import kill, session_members
 from tests.services.quick_java import OPTIONS
+from tests.services.waiting import wait_for
 
 HOST = "127.0.0.1"
 SECURED_RPC = {
@@ -38,7 +38,6 @@ SECURED_RPC = {
 }
 """Authentication and encryption of Spark's own connections, as docs/deployment.md recommends; also needs the secret."""
 SECRET = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
-START_SECONDS = float(os.environ.get("TEST_PATIENCE", "120"))
 MEMORY = "512m"
 """Of an executor and of the daemons: outputs are written by Python, outside of the heap."""
 
@@ -64,9 +63,7 @@ class Worker:
 
     def kill(self) -> None:
         """SIGKILL to every process of the worker, as when its machine loses power."""
-        for pid in self.members:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(self.members)
         self.process.wait()
 
 
@@ -145,19 +142,6 @@ def spark_cluster(folder: Path, *workers: int, secret: str = "") -> Iterator[Spa
             worker.kill()
 
 
-def session_members(session: int) -> list[int]:
-    """Live processes of a session."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, sid = status.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(sid) == session and state not in "ZX":
-            found.append(int(status.parent.name))
-    return found
-
-
 def _plain_python(folder: Path) -> Path:
     """An interpreter with the installed packages and without the project, which is installed by a link.
 
@@ -205,13 +189,12 @@ def _start(command: list[str], folder: Path, secret: str) -> subprocess.Popen[by
         )  # fmt: skip
 
 
-def _wait(what: str, daemon: Worker, done: Any) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
+def _wait(what: str, daemon: Worker, done: Callable[[], bool]) -> None:
+    def look() -> bool:
+        if daemon.process.poll() is not None:
+            raise GiveUpError(f"waited for {what}:\n{daemon.log.read_text(errors='replace')[-3000:]}")
         with suppress(OSError):
-            if done():
-                return
-        if daemon.process.poll() is not None or time.monotonic() > deadline:
-            words = daemon.log.read_text(errors="replace")[-3000:]
-            raise GiveUpError(f"waited for {what}:\n{words}")
-        time.sleep(0.2)
+            return done()
+        return False
+
+    wait_for(what, look)

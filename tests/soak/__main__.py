@@ -32,20 +32,20 @@ from compactor.iceberg.tables import Catalogs, file_sizes
 from compactor.settings.policy import PolicySettings
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
+from deploy.demo.local_process import free_port
 from tests.benchmarks.machine import commit, description
 from tests.conftest import Lake
 from tests.faults.scene import Scene
-from tests.integration.service_process import free_port, wait_for
 from tests.services.faulty_catalog import FaultyCatalog, OnV3, in_front_of
 from tests.services.prometheus import Prometheus, prometheus
 from tests.services.quick_java import SPARK_CONF
+from tests.services.waiting import wait_for
 from tests.soak.faults import Stage, broken, next_fault
 from tests.soak.looks import GROWING, Minute, growth, look, slope, warm
 from tests.soak.writers import PARTS, WRITERS, Writer, writing
 
 SMALLEST_FILE = 1024  # bytes
 GROWTH = 1.1
-PATIENCE = 180.0  # seconds, for the debt that is left
 SCRAPE = "5s"
 SETTINGS = {
     "policy": {"strategy": PolicySettings().strategy},  # as users'
@@ -163,7 +163,7 @@ def judged(stage: Stage, minutes: Sequence[Minute], alerts: dict[str, int]) -> d
         "no upload is left": lambda: not scene.uploads(),
     }.items():
         try:
-            wait_for(what, is_so, PATIENCE)
+            wait_for(what, is_so)
         except AssertionError as error:
             wrong[what] = str(error)
     wrong |= {f"no false page: {name}": f"{count} looks" for name, count in alerts.items() if "critical" in name}

@@ -14,7 +14,6 @@ from functools import partial
 from tests.faults.cells import FROZEN, HTTP, KILLED, TCP, Harm, fill, freeze, jvm
 from tests.faults.proxy import Mode
 from tests.faults.scene import Scene
-from tests.integration.service_process import wait_for
 from tests.services.faulty_catalog import FaultyCatalog
 from tests.services.processes import descendants, kill
 from tests.soak.writers import Writer, held
@@ -113,4 +112,4 @@ def broken(stage: Stage, fault: Fault, seconds: float) -> None:
         fault.act(stage, seconds)
     finally:
         stage.scene.well()
-    wait_for("the service to be ready", lambda: (stage.scene.service.get("/readyz") or (0, ""))[0] == 200, 120)
+    stage.scene.service.wait_ready()

@@ -23,10 +23,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from deploy.demo.local_process import free_port
 from tests.benchmarks.machine import description
 from tests.conftest import Lake
 from tests.faults.scene import Scene
-from tests.integration.service_process import free_port
 from tests.services.faulty_catalog import in_front_of
 from tests.soak.__main__ import SETTINGS, writers_lake
 from tests.soak.writers import Merges, writing

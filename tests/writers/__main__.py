@@ -25,7 +25,7 @@ from rich.console import Console
 
 from tests.benchmarks.fleet.processes import machine_seconds
 from tests.benchmarks.machine import description
-from tests.integration.service_process import wait_for
+from tests.services.waiting import wait_for
 from tests.writers.announced import announced, read
 from tests.writers.connect_writer import ConnectWriter
 from tests.writers.flink_writer import FlinkWriter
@@ -35,7 +35,7 @@ from tests.writers.report import Outcome, document, shown
 from tests.writers.rows_topic import RowsTopic
 from tests.writers.spark_writer import SparkWriter
 from tests.writers.stage import CATALOG, COMMIT_TOPIC, CONTROL_TOPIC, Stage, Target, staged
-from tests.writers.writer import PATIENCE, Writer
+from tests.writers.writer import Writer
 
 COMMIT_SECONDS = 5.0
 RATE = 100.0  # rows a second on the topic, and changes a second in Flink
@@ -96,7 +96,7 @@ def start(stage: Stage, writer: Writer, say: Callable[[str], None]) -> None:
         assert not writer.failures, f"{names}: {writer.failures[0]}"
         return all(stage.commits(target.table) for target in writer.targets)
 
-    wait_for(f"{names} to commit", all_commit, PATIENCE, every=1.0)
+    wait_for(f"{names} to commit", all_commit, every=1.0)
     say(f"{names}: commits {time.monotonic() - started:.0f} s after the start")
 
 

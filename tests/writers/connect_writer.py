@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
-from tests.integration.service_process import wait_for
 from tests.services.kafka_connect import ConnectWorker, kafka_connect, sink_settings
+from tests.services.waiting import wait_for
 from tests.writers.rows_topic import RowsTopic
 from tests.writers.stage import CONTROL_TOPIC, ROWS_TOPIC, Stage, Target
-from tests.writers.writer import PATIENCE, Ended, Writer, retries_in, wait_for_rows
+from tests.writers.writer import Ended, Writer, retries_in, wait_for_rows
 
 TROUBLE = ("failed to commit for commit", "Coordinator error")
 """What the sink logs when a commit failed for good; it tries again in its next cycle."""
@@ -48,7 +48,7 @@ class ConnectWriter(Writer):
         }
         for name, given in settings.items():
             self._worker.create(name, given)
-            wait_for(f"connector {name} to run", partial(self._runs, name), PATIENCE)
+            wait_for(f"connector {name} to run", partial(self._runs, name))
 
     def finish(self) -> None:
         for target in self.targets:

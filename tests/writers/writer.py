@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.integration.service_process import wait_for
+from tests.services.waiting import PATIENCE, wait_for
 from tests.writers.stage import Stage, Target
 
-PATIENCE = 180.0
-"""Seconds for the first commit of a writer, and for its last."""
 RETRIED = "Retrying task after failure"
 """What Iceberg's Java library logs before it makes a commit again."""
 
