@@ -4,7 +4,7 @@ PYTHON_IN_VENV := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-merges test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements image-size jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements image-size jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs bench-events \
 	scale-model clean
 
@@ -70,10 +70,6 @@ test-soak: setup ## Half an hour beside writers that never stop: rows, debt, mem
 	@deploy/setup.sh rest-s3
 	@deploy/setup.sh prometheus
 	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
-
-test-merges: setup ## A MERGE every 20 s on one hot partition, no rollback: who fails, with and without waiting (ARGS="--help")
-	@deploy/setup.sh rest-s3
-	@$(PYTHON_IN_VENV) -m tests.soak.merges $(ARGS)
 
 test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; over an hour (ARGS="--help")
 	@deploy/setup.sh rest-s3

@@ -14,10 +14,11 @@ from pathlib import Path
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic
 
+from streaming.commit_events.decoder import TableChanged
 from tests.faults.proxy import Mode, Trap
 from tests.faults.scene import COMMITS, PARTS, ROWS, Scene, Server
-from tests.integration.service_process import wait_for
 from tests.services.processes import descendants, kill, told
+from tests.services.waiting import wait_for
 
 LASTS_SECONDS = 8.0
 """Of a fault that ends by itself."""
@@ -25,19 +26,20 @@ FROZEN_SECONDS = 15.0
 HTTP = (Mode.STATUS_500, Mode.STATUS_503, Mode.STATUS_429)
 TCP = (Mode.REFUSE, Mode.HANG, Mode.CUT, Mode.SLOW)
 BEFORE, DURING = "before the run", "during the run"
+STILL = f"process frozen for {FROZEN_SECONDS:.0f} s"
+SERVER_ACTS = (Server.kill, Server.start, Server.freeze, Server.thaw)
 
 
 @dataclass(frozen=True)
 class Harm:
-    """What is done to the process of a server, for how long, and what ends it."""
+    """What is done to one component for some seconds, and what repairs it. `deadly`: the service ends meanwhile."""
 
-    begin: Callable[[Server], None]
-    seconds: float
-    end: Callable[[Server], None]
-
-
-KILLED = Harm(Server.kill, LASTS_SECONDS, Server.start)
-FROZEN = Harm(Server.freeze, FROZEN_SECONDS, Server.thaw)
+    component: str
+    fault: str
+    begin: Callable[[Scene], object]
+    end: Callable[[Scene], object] = lambda _scene: None
+    seconds: float = LASTS_SECONDS
+    deadly: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,14 @@ def commit(scene: Scene, table: str, *, announce: bool = True) -> None:
         scene.site.publish(*events)
 
 
-def announce_all(scene: Scene, table: str) -> None:
+def head_event(scene: Scene, table: str) -> TableChanged:
     snapshot = scene.site.view(table).snapshot
     assert snapshot is not None
-    scene.site.publish(scene.site.event(table, snapshot_id=snapshot.snapshot_id, timestamp_ms=snapshot.timestamp_ms))
+    return scene.site.event(table, snapshot_id=snapshot.snapshot_id, timestamp_ms=snapshot.timestamp_ms)
+
+
+def announce_all(scene: Scene, table: str) -> None:
+    scene.site.publish(head_event(scene, table))
 
 
 def run_has_begun(scene: Scene, table: str) -> bool:
@@ -79,28 +85,15 @@ def make_due(scene: Scene, table: str, when: str, *, announce: bool = True) -> N
         wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
 
 
-def proxied(component: str, mode: Mode, when: str, scene: Scene, table: str) -> None:
-    """The network between the service and a component."""
-    proxy = scene.servers[component].proxy
-    if when == BEFORE:
-        proxy.mode = mode
-        commit(scene, table, announce=component != "broker")
-    else:
-        make_due(scene, table, when)
-        proxy.mode = mode
-    time.sleep(LASTS_SECONDS)
-    proxy.mode = Mode.PASS
-    if component == "broker":
-        announce_all(scene, table)
-
-
-def process_broken(component: str, harm: Harm, when: str, scene: Scene, table: str) -> None:
-    """The process of a server is killed or stands still, and comes back."""
-    server = scene.servers[component]
+def harmed(harm: Harm, when: str, scene: Scene, table: str) -> None:
+    """The service hears of the commits while the component is broken, or works on them when it breaks."""
     make_due(scene, table, when, announce=when == DURING)
-    harm.begin(server)
+    event = head_event(scene, table)
+    harm.begin(scene)
+    if when == BEFORE and harm.component != "broker":
+        scene.site.publish(event)
     time.sleep(harm.seconds)
-    harm.end(server)
+    harm.end(scene)
     announce_all(scene, table)
 
 
@@ -138,56 +131,62 @@ def service_killed(step: str, scene: Scene, table: str) -> None:
     scene.start_service()
 
 
-def service_frozen(when: str, scene: Scene, table: str) -> None:
-    make_due(scene, table, when)
-    freeze(scene.service.pid, FROZEN_SECONDS)
-
-
-def freeze(pid: int, seconds: float) -> None:
-    """A process stands still."""
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
-
-
 def jvm(scene: Scene) -> int:
     return next(pid for pid in descendants(scene.service.pid) if told(pid, "comm").strip() == b"java")
 
 
-def jvm_killed(when: str, scene: Scene, table: str) -> None:
-    """The service ends with its JVM; an orchestrator starts it again."""
-    make_due(scene, table, when)
-    os.kill(jvm(scene), signal.SIGKILL)
-    wait_for("the end of the service", lambda: scene.service._process.poll() is not None)
-    scene.start_service()
+def kill_jvm(scene: Scene) -> None:
+    """The service ends with it; an orchestrator starts it again."""
+    kill([jvm(scene)])
+    scene.service.ended()
 
 
-def jvm_frozen(when: str, scene: Scene, table: str) -> None:
-    make_due(scene, table, when)
-    freeze(jvm(scene), FROZEN_SECONDS)
-
-
-def workers_killed(when: str, scene: Scene, table: str) -> None:
-    """All Python processes below the JVM are killed, as by the kernel."""
-    make_due(scene, table, when)
-    kill(descendants(jvm(scene)))
-
-
-def volume_full(when: str, scene: Scene, table: str) -> None:
-    make_due(scene, table, when, announce=when == DURING)
-    filler = fill(scene.volume)
-    announce_all(scene, table)
-    time.sleep(LASTS_SECONDS)
-    filler.unlink()
-
-
-def fill(volume: Path) -> Path:
-    """Fill a volume; removing the file makes room again."""
-    filler = volume / "filler"
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
+def fill(scene: Scene) -> None:
+    """Fill the volume of the checkpoint."""
+    with suppress(OSError), (scene.volume / "filler").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    return filler
+
+
+def stand_still(pid: Callable[[Scene], int]) -> tuple[Callable[[Scene], None], Callable[[Scene], None]]:
+    """What stops a process, and what lets it go on."""
+    return (lambda scene: os.kill(pid(scene), signal.SIGSTOP)), (lambda scene: os.kill(pid(scene), signal.SIGCONT))
+
+
+def network(component: str, mode: Mode) -> Harm:
+    def pass_as(mode: Mode, scene: Scene) -> None:
+        scene.servers[component].proxy.mode = mode
+
+    return Harm(component, f"network: {mode.value}", partial(pass_as, mode), partial(pass_as, Mode.PASS))
+
+
+def servers(component: str) -> list[Harm]:
+    """The writers wait, too, while a server is gone."""
+
+    def server(act: Callable[[Server], None], scene: Scene) -> None:
+        act(scene.servers[component])
+
+    killed, started, frozen, thawed = (partial(server, act) for act in SERVER_ACTS)
+    return [
+        Harm(component, "process killed, started again", killed, started),
+        Harm(component, STILL, frozen, thawed, FROZEN_SECONDS),
+    ]
+
+
+def harms() -> list[Harm]:
+    """In an order in which the faults of one component follow each other."""
+    found = list[Harm]()
+    for component, modes in (("broker", TCP), ("catalog", TCP + HTTP), ("store", TCP + HTTP)):
+        found += [*(network(component, mode) for mode in modes), *servers(component)]
+    still = STILL.removeprefix("process ")
+    return [
+        *found,
+        Harm("service", still, *stand_still(lambda scene: scene.service.pid), FROZEN_SECONDS),
+        Harm("JVM", "killed", kill_jvm, Scene.start_service, 0.0, deadly=True),
+        Harm("JVM", still, *stand_still(jvm), FROZEN_SECONDS),
+        Harm("Python workers", "killed", lambda scene: kill(descendants(jvm(scene))), seconds=0.0),
+        Harm("checkpoint volume", "full", fill, lambda scene: (scene.volume / "filler").unlink()),
+    ]
 
 
 def admin(scene: Scene) -> KafkaAdminClient:
@@ -263,23 +262,13 @@ DAMAGED = (
 
 
 def all_cells() -> list[Cell]:
-    """In an order in which the faults of one component follow each other."""
-    cells, still = list[Cell](), f"frozen for {FROZEN_SECONDS:.0f} s"
-
-    def add(component: str, fault: str, act: Callable[[str, Scene, str], None]) -> None:
-        cells.extend(Cell(component, fault, when, partial(act, when)) for when in (BEFORE, DURING))
-
-    for component, modes in (("broker", TCP), ("catalog", TCP + HTTP), ("store", TCP + HTTP)):
-        for mode in modes:
-            add(component, f"network: {mode.value}", partial(proxied, component, mode))
-        add(component, "process killed, started again", partial(process_broken, component, KILLED))
-        add(component, f"process {still}", partial(process_broken, component, FROZEN))
+    """Each harm before and during a run, then what can be done to the service, its topic and its checkpoint alone."""
+    cells = [
+        Cell(harm.component, harm.fault, when, partial(harmed, harm, when))
+        for harm in harms()
+        for when in (BEFORE, DURING)
+    ]
     cells.extend(Cell("service", "kill -9", f"when {step}", partial(service_killed, step)) for step in STEPS)
-    add("service", still, service_frozen)
-    add("JVM", "killed", jvm_killed)
-    add("JVM", still, jvm_frozen)
-    add("Python workers", "killed", workers_killed)
-    add("checkpoint volume", "full", volume_full)
     cells += [
         Cell("topic", "deleted and created again", BEFORE, topic_recreated),
         Cell("topic", "a record that Spark cannot read", BEFORE, record_that_spark_cannot_read),

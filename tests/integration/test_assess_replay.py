@@ -1,10 +1,10 @@
-"""`assess` foretells what the service does: three real histories, replayed through the service's own parts."""
+"""`assess` foretells what the service does: a real history, replayed through the service's own parts."""
 
 from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,22 +25,6 @@ TARGET = 8 * 1024 * KIBIBYTE
 MINUTE = 60.0
 
 
-def steady(chance: random.Random) -> Iterator[Append]:
-    """A commit every 90 seconds into one partition, for three hours."""
-    for number in range(120):
-        yield Append(FIRST_MOMENT + number * 1.5 * MINUTE, {"all": chance.randrange(64, 320) * KIBIBYTE})
-
-
-def hourly(chance: random.Random) -> Iterator[Append]:
-    """A partition an hour, late files for the last two, and breaks after which the old hours have gone idle."""
-    at = FIRST_MOMENT
-    for number in range(90):
-        at += chance.choice([90, 120, 150, 180]) if number % 30 else 27 * MINUTE
-        hour = int((at - FIRST_MOMENT) // 3600)
-        late = [f"h{hour - back}" for back in (1, 2) if hour >= back and chance.random() < 0.15]
-        yield Append(at, {part: chance.randrange(32, 480) * KIBIBYTE for part in (f"h{hour}", *late)})
-
-
 def bursts(chance: random.Random) -> Iterator[Append]:
     """Bursts into some of three partitions, sizes from 16 KiB to the target, pauses from minutes to three quarters."""
     at = FIRST_MOMENT
@@ -52,10 +36,10 @@ def bursts(chance: random.Random) -> Iterator[Append]:
         at += chance.choice([4, 8, 11, 13, 20, 45]) * MINUTE
 
 
-def history(lake: Lake, appends: Callable[[random.Random], Iterator[Append]]) -> ClockedTable:
-    chance = random.Random(appends.__name__)
+def history(lake: Lake) -> ClockedTable:
+    chance = random.Random("bursts")
     made = ClockedTable(lake, f"db.history_{uuid.uuid4().hex[:8]}", TARGET)
-    for append in appends(chance):
+    for append in bursts(chance):
         made.append(append, chance)
     return made
 
@@ -83,11 +67,8 @@ def settings(lake: Lake) -> Settings:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("appends", [steady, hourly, bursts], ids=lambda appends: appends.__name__)
-def test_what_assess_foretells_is_what_the_service_does(
-    lake: Lake, settings: Settings, appends: Callable[[random.Random], Iterator[Append]]
-) -> None:
-    past = history(lake, appends)
+def test_what_assess_foretells_is_what_the_service_does(lake: Lake, settings: Settings) -> None:
+    past = history(lake)
     clocked = ClockedTable(lake, past.name + "_replayed", TARGET)
     followed = FollowedTable.clocked(clocked, settings)
     followed.follow(clocked, past.appended())
@@ -100,7 +81,7 @@ def test_what_assess_foretells_is_what_the_service_does(
     told_amplification = told.rewritten / told.outcome.bytes_in
     apart = sum(abs(one - other) for one, other in zip(counts, told.outcome.small_files, strict=True)) / sum(counts)
     print(
-        f"{appends.__name__}: {len(counts)} commits, {len(followed.runs)} runs ({told.outcome.rewrites} foretold), "
+        f"{len(counts)} commits, {len(followed.runs)} runs ({told.outcome.rewrites} foretold), "
         f"small files {mean:.2f} ({told.outcome.mean_small_files:.2f} foretold, {apart:.1%} apart), bytes rewritten "
         f"per byte {amplification:.3f} ({told_amplification:.3f} foretold), outputs {followed.shrinkage:.2%} smaller"
     )

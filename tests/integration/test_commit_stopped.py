@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from compactor.locks.flink_locks import Locks
 from compactor.reasons import Reason
 from tests.conftest import Lake
 from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
-from tests.integration.test_flink_locks import FlinkDatabase
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -93,35 +91,3 @@ def test_a_lease_that_is_lost_is_not_asked_for_again(lake: Lake, table_name: str
         run(lake, planned(lake, table_name), right=CommitRight(confirm=lost))
     assert (error.value.reason, lost.left) == (Reason.LEASE_LOST, 0)
     assert replaces(lake, table_name) == 0
-
-
-def test_a_lock_that_is_taken_during_the_attempts_is_waited_for(
-    lake: Lake, table_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No work is lost: the finished rewrite is committed when the lock is free."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    database = FlinkDatabase(tmp_path / "locks.db")
-    locks, held = Locks([database.settings()]), list[int]()
-    real = locks.holder
-
-    def holder(table: object) -> str | None:
-        """The maintenance holds its lock for three looks."""
-        found = real(table)  # type: ignore[arg-type]
-        if found is not None:
-            held.append(replaces(lake, table_name))
-            if len(held) == 3:
-                database.unlock()
-        return found
-
-    monkeypatch.setattr(locks, "holder", holder)
-    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.01)
-    run(
-        lake,
-        planned(lake, table_name),
-        right=beaten_once(lake, table_name, lambda: database.lock("job-1")),
-        locks=locks,
-    )
-    assert held == [0, 0, 0]
-    assert replaces(lake, table_name) == 1
-    assert unreferenced(lake, table_name) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_all_is_well_and_nothing_is_left_behind(
     assert rest_catalog.s3.keys(rest_catalog.warehouse) == objects
     assert not rest_catalog.s3.client.list_multipart_uploads(Bucket=rest_catalog.s3.bucket).get("Uploads")
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.slow
+def test_what_only_java_needs_is_missed(tree: dict[str, Any], tmp_path: Path) -> None:
+    """Python's clients need no region for a store with an address of its own."""
+    del tree["catalogs"]["lake"]["s3.region"]
+    environment = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null"}
+    done = firnline(written(tree, tmp_path), "check-config", "--connect", "--output", "json", **environment)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (missed,) = (each for each in json.loads(done.stdout)["checks"] if each["status"] == "failed")
+    assert (missed["name"], "region" in missed["detail"]) == ("Java client of lake", True)
 
 
 @pytest.mark.slow

@@ -26,10 +26,6 @@ pytestmark = pytest.mark.spark
 FILES, ROWS_PER_FILE = 12, 20
 LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
-ONE_LAYOUT = pytest.mark.parametrize(
-    "by",
-    [pytest.param("", marks=pytest.mark.slow, id="unpartitioned"), pytest.param(BUCKETED, id="bucketed")],
-)
 ENGINES = pytest.mark.parametrize("engine", ["auto", *slow("encode", "spark")])
 EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
@@ -117,20 +113,6 @@ def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine:
     assert_clean(lake, table_name, result, before, LINEAGE)
     assert state_of(lake, table_name).deletes == ()
     assert state_of(lake, table_name).summary.get("total-delete-files") == "0"
-
-
-@ENGINES
-@ONE_LAYOUT
-@pytest.mark.parametrize("manifests", [*slow(1), FILES])
-@pytest.mark.parametrize("granularity", [*slow("file"), "partition"])
-def test_position_deletes_leave_with_their_data_files(
-    lake: Lake, tables: Tables, engine: str, by: str, manifests: int, granularity: str
-) -> None:
-    table_name = tables.fresh(2, granularity, by, manifests)
-    before = lake.rows(table_name)
-    result = compacted(lake, table_name, engine)
-    assert_clean(lake, table_name, result, before, "*")
-    assert state_of(lake, table_name).deletes == ()
 
 
 def leave_dangling(lake: Lake, table: str) -> list[Entry]:

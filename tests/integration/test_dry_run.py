@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from streaming.commands import reports
 from streaming.commands.options import BAD_INPUT
 from tests.conftest import Lake
 from tests.integration.table_kit import create, delete_by_equality, delete_by_position, insert, run
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -30,11 +30,6 @@ KNOWN_BEFORE = (
 def plain(lake: Lake, table: str) -> None:
     create(lake, table, by="PARTITIONED BY (a)")
     insert(lake, table, 4)
-
-
-def bucketed_v3(lake: Lake, table: str) -> None:
-    create(lake, table, version=3, by="PARTITIONED BY (bucket(3, id))")
-    insert(lake, table, 5)
 
 
 def drifted(lake: Lake, table: str) -> None:
@@ -70,7 +65,6 @@ def changed_spec(lake: Lake, table: str) -> None:
     insert(lake, table, 3)
 
 
-KINDS = (plain, bucketed_v3, drifted, with_position_deletes, with_equality_deletes, orc, changed_spec)
 REQUESTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "forced": ({"force": True}, ()),
     "filtered": (
@@ -82,25 +76,17 @@ REQUESTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-QUICK = {
-    ("forced", with_position_deletes),
-    ("limited", with_position_deletes),
-    ("forced", drifted),
-    ("forced", with_equality_deletes),
-}
-
-
-def each_with_each() -> Iterator[Any]:
-    """Each request with each kind of table; most are slow."""
-    for made, request in product(KINDS, REQUESTS):
-        marks = () if (request, made) in QUICK else pytest.mark.slow
-        yield pytest.param(made, *REQUESTS[request], id=f"{request}-{made.__name__}", marks=marks)
-
-
-@pytest.mark.parametrize(("made", "asked", "options"), each_with_each())
+@pytest.mark.parametrize(
+    ("made", "request_name"),
+    [
+        (with_position_deletes, "forced"), (with_position_deletes, "limited"), (drifted, "forced"),
+        (with_equality_deletes, "forced"), *slow((drifted, "filtered"), (changed_spec, "all"), (orc, "forced")),
+    ],
+)  # fmt: skip
 def test_what_is_foreseen_is_what_is_done(
-    lake: Lake, table_name: str, made: Callable[[Lake, str], None], asked: dict[str, Any], options: tuple[str, ...]
+    lake: Lake, table_name: str, made: Callable[[Lake, str], None], request_name: str
 ) -> None:
+    asked, options = REQUESTS[request_name]
     made(lake, table_name)
     rows = lake.rows(table_name)
     view, given = lake.view(table_name), run_options(options)

@@ -431,8 +431,8 @@ def test_every_refusal_asks_for_its_reaction(
         assert error.reason == reason
         assert "source.parquet" in str(error)
     file.abort()
-    if reason == "access_denied":
-        assert "check the credentials" in str(first)
+    hints = {"access_denied": "check the credentials", "credentials_expired": "ends with its lifetime"}
+    assert hints.get(reason, "") in str(first)
 
 
 def test_wrong_credentials_and_no_server(s3_server: S3Server, source: str) -> None:

@@ -19,8 +19,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
-    BooleanType,
-    DateType,
     DecimalType,
     DoubleType,
     IcebergType,
@@ -292,10 +290,6 @@ X = pa.struct([field("x", pa.int64(), 3)])
 X_IN_MAP = pa.struct([field("x", pa.int64(), 5)])
 REQUIRED: dict[str, tuple[IcebergType, pa.DataType, Any, Any]] = {
     "int": (IntegerType(), pa.int32(), 7, None),
-    "boolean": (BooleanType(), pa.bool_(), True, None),
-    "date": (DateType(), pa.date32(), 7, None),
-    "timestamp": (TimestampType(), pa.timestamp("us"), 7, None),
-    "decimal": (DecimalType(9, 2), pa.decimal128(9, 2), 7, None),
     "struct": (StructType(NestedField(3, "x", LongType(), required=True)), X, {"x": 7}, {"x": None}),
     "list": (ListType(3, LongType(), element_required=True), pa.list_(field("element", pa.int64(), 3)), [7], [7, None]),
     "map": (

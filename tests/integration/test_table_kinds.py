@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any
 
 import pytest
 
@@ -55,7 +52,6 @@ class Partitioning:
 
 
 PARTITIONINGS = {
-    "none": Partitioning("a int", "", ("1", "2")),
     "strings": Partitioning("a string", "a", (*(f"'{text}'" for text in STRINGS), "null")),
     "identities": Partitioning(
         "i int, l bigint, d decimal(38,10), e decimal(9,2), dt date, ts timestamp, tn timestamp_ntz, b binary, "
@@ -64,54 +60,33 @@ PARTITIONINGS = {
         IDENTITIES,
     ),
     "floats": Partitioning("f float, d double", "f, d", FLOATS, COPIED | {("spark", "partition_value")}),
-    "times": Partitioning(
-        "y timestamp, m date, d timestamp_ntz, h timestamp",
-        "years(y), months(m), days(d), hours(h)",
-        (
-            "timestamp'1969-06-01', date'1969-12-31', timestamp_ntz'1969-12-31 23:00', timestamp'1969-12-31 23:59'",
-            "timestamp'2024-06-01', date'0001-01-01', timestamp_ntz'9999-12-31 23:00', timestamp'2024-02-29 01:00'",
-            "null, null, null, null",
-        ),
-    ),
-    "truncated": Partitioning(
-        "s string, l bigint, d decimal(9,2), b binary",
-        "truncate(2, s), truncate(10, l), truncate(50, d), truncate(1, b)",
-        ("'日本語', -1, -0.01, X'ffff'", "'a', 19, 12.34, X''", "null, null, null, null"),
-    ),
-    "buckets": Partitioning(
-        "s string, l bigint, d decimal(9,2), dt date, ts timestamp, b binary",
-        "bucket(4, s), bucket(4, l), bucket(4, d), bucket(4, dt), bucket(4, b)",
-        ("'x', 1, 1.5, date'2024-01-01', timestamp'2024-01-01', X'01'", "null, null, null, null, null, null"),
-    ),
     "days and bucket": Partitioning(
         "ts timestamp, l bigint", "days(ts), bucket(2, l)", ("timestamp'2024-01-01', 1", "timestamp'2024-01-02', 2")
     ),
 }
 
 
-def each_kind() -> Iterator[Any]:
-    """Kinds with unusual values, a mixed kind, and one kind with Spark's engine; the others are slow."""
-    quick = {("identities", "spark"), *product(("strings", "identities", "floats", "days and bucket"), ("auto",))}
-    for kind, engine in product(PARTITIONINGS, ("auto", "spark")):
-        marks = () if (kind, engine) in quick else pytest.mark.slow
-        yield pytest.param(kind, engine, id=f"{kind}-{engine}", marks=marks)
-
-
-@pytest.mark.parametrize(("kind", "engine"), each_kind())
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        ("identities", "spark"),
+        *((kind, "auto") for kind in PARTITIONINGS),
+        *slow(*((kind, "spark") for kind in PARTITIONINGS if kind != "identities")),
+    ],
+)
 def test_partitions_become_one_file_each(lake: Lake, table_name: str, kind: str, engine: str) -> None:
     chosen = PARTITIONINGS[kind]
-    by = f"PARTITIONED BY ({chosen.by})" if chosen.by else ""
+    by = f"PARTITIONED BY ({chosen.by})"
     lake.sql(f"CREATE TABLE lake.{table_name} (id int, {chosen.columns}) USING iceberg {by}")
     for commit in range(2):
         values = ", ".join(f"({commit * 100 + number}, {row})" for number, row in enumerate(chosen.rows))
         lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
     expected = chosen.engines if engine == "auto" else REQUESTED
-    files = len(chosen.rows) if by else 1
+    files = len(chosen.rows)
     assert data_files(lake, table_name) == 2 * files
     compact_and_check(lake, table_name, files, expected, engine=engine, in_duckdb=True)
-    if by:
-        found = lake.sql(f"SELECT record_count, file_count FROM lake.{table_name}.partitions")
-        assert [tuple(row) for row in found] == [(2, 1)] * files
+    found = lake.sql(f"SELECT record_count, file_count FROM lake.{table_name}.partitions")
+    assert [tuple(row) for row in found] == [(2, 1)] * files
 
 
 @pytest.mark.parametrize(("version", "engine"), [(1, "auto"), *slow((2, "auto"), (2, "spark"))])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,14 +18,15 @@ from urllib.parse import urlsplit
 from pyiceberg.io import load_file_io
 
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
-from deploy.demo.local_process import free_port
 from deploy.demo.rest_catalog import rest_catalog
+from tests.services.http_proxy import Answer, Proxy, proxy, send
 from tests.services.quick_java import quick_java
-from tests.services.serving import serving
 
 CONFLICT = 409
 BEHIND = "Cannot add a snapshot, first-row-id is behind table next-row-id"
 FORWARDED = ("Authorization", "Content-Type", "Polaris-Realm")
+Headers = Mapping[str, str]
+NONE: Headers = {}
 
 
 class Fault(Enum):
@@ -119,35 +119,16 @@ def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
 @contextmanager
 def in_front_of(upstream: str, warehouse: str) -> Iterator[FaultyCatalog]:
     """Start the proxy of a catalog that runs already. `upstream` may be set to another address at any time."""
-    port = free_port()
-    catalog = FaultyCatalog(f"http://127.0.0.1:{port}", warehouse, upstream)
-    with serving(ThreadingHTTPServer(("127.0.0.1", port), _handler(catalog))):
+    catalog = FaultyCatalog("", warehouse, upstream)
+    with proxy(_Handler, catalog) as catalog.uri:
         yield catalog
 
 
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-
-def _send(
-    catalog: FaultyCatalog,
-    method: str,
-    path: str,
-    body: bytes | None,
-    headers: Mapping[str, str] | None = None,
-) -> _Answer:
-    connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
-    sent = {"Content-Type": "application/json"} if body else {}
-    try:
-        connection.request(method, path, body, {**sent, **(headers or {})})
-        answer = connection.getresponse()
-        kind = answer.headers.get("Content-Type", "application/json")
-        return _Answer(answer.status, answer.read(), {"Content-Type": kind})
-    finally:
-        connection.close()
+def _send(catalog: FaultyCatalog, method: str, path: str, body: bytes | None, headers: Headers = NONE) -> Answer:
+    sent = {name: value for name, value in headers.items() if name.title() in FORWARDED}
+    return send(
+        catalog.upstream, method, path, body, {**({"Content-Type": "application/json"} if body else {}), **sent}
+    )
 
 
 def _is_commit(method: str, path: str) -> bool:
@@ -155,7 +136,7 @@ def _is_commit(method: str, path: str) -> bool:
     return method == "POST" and len(parts) >= 5 and parts[-4] == "namespaces" and parts[-2] == "tables"
 
 
-def _commit(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer:
+def _commit(catalog: FaultyCatalog, path: str, body: bytes, headers: Headers) -> Answer:
     visitor = catalog.take_visitor()
     if visitor is not None:
         visitor()
@@ -174,12 +155,11 @@ def _commit(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str
     return _error(catalog.status) if fault is Fault.ANSWER_LOST else answer
 
 
-def _error(status: int, message: str = "as the test says") -> _Answer:
-    error = {"error": {"message": message, "type": "InternalServerError", "code": status}}
-    return _Answer(status, json.dumps(error).encode(), {"Content-Type": "application/json"})
+def _error(status: int, message: str = "as the test says") -> Answer:
+    return Answer.error(status, "InternalServerError", message)
 
 
-def _rolled_back(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
+def _rolled_back(catalog: FaultyCatalog, path: str, body: bytes, headers: Headers) -> Answer | None:
     """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are removed.
 
     The table's last sequence number is set back to the base's: the writer's snapshot has the next one.
@@ -246,41 +226,22 @@ def _in_between(metadata: dict[str, Any], base: int, head: int) -> list[int] | N
     return removed
 
 
-def _configured(catalog: FaultyCatalog, answer: _Answer) -> _Answer:
+def _configured(catalog: FaultyCatalog, answer: Answer) -> Answer:
     config = json.loads(answer.body)
     config["defaults"] = {**(config.get("defaults") or {}), **catalog.defaults}
     if catalog.keys_for is not None:
         config["idempotency-key-lifetime"] = catalog.keys_for
-    return _Answer(answer.status, json.dumps(config).encode(), answer.headers)
+    return Answer.of(answer.status, config)
 
 
-def _handler(catalog: FaultyCatalog) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _serve(self) -> None:
-            path = self.path.removeprefix(catalog.prefix)
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length) if length else None
-            sent = {name: self.headers[name] for name in FORWARDED if name in self.headers}
-            if _is_commit(self.command, path):
-                catalog.keys.append(self.headers.get("Idempotency-Key"))
-                answer = _commit(catalog, path, body or b"{}", sent)
-            else:
-                answer = _send(catalog, self.command, path, body, sent)
-            if path.startswith("/v1/config") and answer.status == http.client.OK:
-                answer = _configured(catalog, answer)
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer.body)
-
-        do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = _serve  # noqa: N815 - names of the standard library
-
-        def log_message(self, *_arguments: object) -> None:
-            """Quiet."""
-
-    return Handler
+class _Handler(Proxy):
+    def answer_to(self, body: bytes) -> Answer:
+        catalog: FaultyCatalog = self.state
+        path = self.path.removeprefix(catalog.prefix)
+        if _is_commit(self.command, path):
+            catalog.keys.append(self.headers.get("Idempotency-Key"))
+            return _commit(catalog, path, body or b"{}", dict(self.headers))
+        answer = _send(catalog, self.command, path, body, dict(self.headers))
+        if path.startswith("/v1/config") and answer.status == http.client.OK:
+            return _configured(catalog, answer)
+        return answer

@@ -5,26 +5,21 @@ Tokens expire, and the proxy can lie: then it answers requests with an error tha
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
 
 from tests.services.certificates import Certificates
-from tests.services.serving import serving
+from tests.services.http_proxy import Answer, Proxy, proxy
 
 TOKEN_PATH = "/token"  # noqa: S105 - a path
-FORWARDED = ("Content-Type", "If-None-Match", "X-Iceberg-Access-Delegation", "Accept")
-RETURNED = ("Content-Type", "ETag")
 
 
 @dataclass
@@ -114,15 +109,8 @@ def guarded_catalog(
     upstream: str, certificates: Certificates | None, credential: str, **switches: Any
 ) -> Iterator[GuardedCatalog]:
     """Run the proxy before the catalog at `upstream`; without certificates, it speaks plain HTTP."""
-    server = _Server(("127.0.0.1", 0), _Handler)
-    if certificates is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificates.certificate, certificates.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    uri = f"http{'s' if certificates else ''}://127.0.0.1:{server.server_address[1]}"
-    catalog = GuardedCatalog(uri, upstream, credential, **switches)
-    server.catalog = catalog  # type: ignore[attr-defined]
-    with serving(server):
+    catalog = GuardedCatalog("", upstream, credential, **switches)
+    with proxy(_Handler, catalog, certificates) as catalog.uri:
         yield catalog
 
 
@@ -136,66 +124,18 @@ def without_keys(answer: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that do not trust the certificate."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 60
-
-    def do_GET(self) -> None:
-        catalog: GuardedCatalog = self.server.catalog  # type: ignore[attr-defined]
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+class _Handler(Proxy):
+    def answer_to(self, body: bytes) -> Answer:
+        catalog: GuardedCatalog = self.state
         if self.path == TOKEN_PATH:
             token = catalog.token(parse_qs(body.decode()))
-            if token is None:
-                self._json(401, {"error": "invalid_client", "error_description": f"refused: {body.decode()}"})
-            else:
-                self._json(200, token)
-            return
+            refused = {"error": "invalid_client", "error_description": f"refused: {body.decode()}"}
+            return Answer.of(401, refused) if token is None else Answer.of(200, token)
         authorization = self.headers.get("Authorization", "")
         if not catalog.admits(authorization, self.headers.get("User-Agent", "")):
-            self._error(401, "NotAuthorizedException", f"not valid: {authorization}")
-        elif catalog.lies:
-            token = authorization.removeprefix("Bearer ")
-            self._error(
-                400, "BadRequestException", f"cannot serve {authorization}; token={token}; {catalog.credential}"
-            )
-        else:
-            self._forward(catalog, body)
-
-    do_POST = do_HEAD = do_DELETE = do_PUT = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing."""
-
-    def _forward(self, catalog: GuardedCatalog, body: bytes) -> None:
-        connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
-        headers = {name: self.headers[name] for name in FORWARDED if self.headers.get(name)}
-        try:
-            connection.request(self.command, self.path, body or None, headers)
-            answer = connection.getresponse()
-            returned = {name: answer.headers[name] for name in RETURNED if answer.headers.get(name)}
-            content = answer.read()
-            self._send(answer.status, content if catalog.vends else without_keys(content), returned)
-        finally:
-            connection.close()
-
-    def _error(self, code: int, kind: str, message: str) -> None:
-        self._json(code, {"error": {"message": message, "type": kind, "code": code}})
-
-    def _json(self, code: int, document: Any) -> None:
-        self._send(code, json.dumps(document).encode(), {"Content-Type": "application/json"})
-
-    def _send(self, code: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(code)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+            return Answer.error(401, "NotAuthorizedException", f"not valid: {authorization}")
+        if catalog.lies:
+            told = f"cannot serve {authorization}; token={authorization.removeprefix('Bearer ')}; {catalog.credential}"
+            return Answer.error(400, "BadRequestException", told)
+        answer = self.passed_on(catalog.upstream, body)
+        return answer if catalog.vends else replace(answer, body=without_keys(answer.body))

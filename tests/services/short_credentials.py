@@ -1,4 +1,4 @@
-"""Credentials that end after seconds: who issues them, a store that checks them, a catalog and an STS that vend them.
+"""Credentials that end after seconds: who issues them, a store that checks them, and who vends them.
 
 The store is a proxy before a real S3 server, the catalog one before a real catalog server. Both pass on what they let
 through. The S3 server checks the signatures: the keys are its own, the session token is only known to the proxy.
@@ -12,20 +12,18 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.services.http_proxy import Answer, Proxy, proxy
 from tests.services.s3_server import S3Server
-from tests.services.serving import serving
 
 TAKES_TOKENS = {"s3proxy.ignore-unknown-headers": "true"}
 """Option of s3proxy: else it refuses requests with a session token."""
 TOKEN_HEADER = "x-amz-security-token"  # noqa: S105 - a header's name
-HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "server", "date", "content-length"})
 ENDPOINT = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 TABLE = re.compile(r"/v1/(?:[^/]+/)?namespaces/[^/]+/tables/[^/]+")
 
@@ -135,87 +133,9 @@ class Vending:
     loaded: int = 0
 
 
-class _Proxy(BaseHTTPRequestHandler):
-    """Passes requests on; subclasses decide on them."""
-
-    protocol_version = "HTTP/1.1"
-    timeout = 120
-
-    def handle_request(self, body: bytes, /) -> None:
-        raise NotImplementedError
-
-    def do_GET(self) -> None:
-        try:
-            self.handle_request(self._body())
-        except (ConnectionError, TimeoutError):
-            self.close_connection = True
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
-        return body
-
-    do_POST = do_HEAD = do_DELETE = do_PUT = do_GET  # noqa: N815 - names of the standard library
-
-    def log_message(self, *_arguments: object) -> None:
-        """Quiet."""
-
-    def passed_on(self, address: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(address, timeout=120)
-        try:
-            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                if name.lower() not in {"connection", "expect", "accept-encoding"}:
-                    connection.putheader(name, value)
-            chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
-            connection.endheaders([body] if chunked else body or None, encode_chunked=chunked)
-            answer = connection.getresponse()
-            headers = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-            if self.command == "HEAD" and answer.headers.get("Content-Length"):
-                headers["Content-Length"] = answer.headers["Content-Length"]
-            return answer.status, headers, answer.read()
-        finally:
-            connection.close()
-
-    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if "Content-Length" not in headers:
-            self.send_header("Content-Length", str(0 if self.command == "HEAD" else len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def answer_json(self, status: int, document: Any) -> None:
-        self.answer(status, {"Content-Type": "application/json"}, json.dumps(document).encode())
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that go away."""
-
-
-@contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler], state: object) -> Iterator[str]:
-    server = _Server(("127.0.0.1", 0), handler)
-    server.state = state  # type: ignore[attr-defined]
-    with serving(server) as address:
-        yield address
-
-
-class _StoreHandler(_Proxy):
-    def handle_request(self, body: bytes) -> None:
-        gate: Gate = self.server.state  # type: ignore[attr-defined]
+class _StoreHandler(Proxy):
+    def answer_to(self, body: bytes) -> Answer:
+        gate: Gate = self.state
         query = parse_qs(urlsplit(self.path).query)
         token, moment = self.headers.get(TOKEN_HEADER), gate.moment
         if moment is not None and moment.comes(self.command, self.path, self.headers.get("User-Agent", "")):
@@ -224,42 +144,38 @@ class _StoreHandler(_Proxy):
         refusal = gate.issuer.verdict(token, self.command)
         time.sleep(gate.part_seconds if "partNumber" in query else gate.seconds if gate.slow in self.path else 0)
         if refusal is not None:
-            status, code = refusal
-            text = f"<Error><Code>{code}</Code><Message>The provided token has expired.</Message></Error>"
-            self.answer(status, {"Content-Type": "application/xml"}, text.encode())
-            return
+            return Answer.refusal(*refusal, "The provided token has expired.")
         if "partNumber" in query:
             gate.parts.setdefault(query["uploadId"][0], set()).add(token or "")
         host, port = gate.issuer.s3.address
-        self.answer(*self.passed_on(f"{host}:{port}", body))
+        return self.passed_on(f"{host}:{port}", body)
 
 
 @contextmanager
 def store_gate(issuer: Issuer, **switches: Any) -> Iterator[Gate]:
     """The S3 server behind a gate that lets valid tokens of the issuer in."""
     gate = Gate("", issuer, **switches)
-    with _serving(_StoreHandler, gate) as uri:
+    with proxy(_StoreHandler, gate) as uri:
         gate.endpoint = uri
         yield gate
 
 
-class _CatalogHandler(_Proxy):
+class _CatalogHandler(Proxy):
     @property
     def vending(self) -> Vending:
-        found: Vending = self.server.state  # type: ignore[attr-defined]
+        found: Vending = self.state
         return found
 
-    def handle_request(self, body: bytes) -> None:
+    def answer_to(self, body: bytes) -> Answer:
         path = self.path.partition("?")[0]
         if path.endswith("/credentials"):
-            self._credentials(path)
-            return
-        status, headers, content = self.passed_on(self.vending.upstream.removeprefix("http://"), body)
-        if status == http.client.OK and path.endswith("/v1/config"):
-            content = self._config(content)
-        elif status == http.client.OK and self.vending.vends and self._loads_table(path):
-            content = self._table(content, path)
-        self.answer(status, headers, content)
+            return self._credentials(path)
+        answer = self.passed_on(self.vending.upstream, body)
+        if answer.status == http.client.OK and path.endswith("/v1/config"):
+            return replace(answer, body=self._config(answer.body))
+        if answer.status == http.client.OK and self.vending.vends and self._loads_table(path):
+            return replace(answer, body=self._table(answer.body, path))
+        return answer
 
     def _loads_table(self, path: str) -> bool:
         created = self.command == "POST" and path.endswith("/tables")
@@ -283,112 +199,39 @@ class _CatalogHandler(_Proxy):
             document["config"] = {**(document.get("config") or {}), **issued}
         return json.dumps(document).encode()
 
-    def _credentials(self, path: str) -> None:
+    def _credentials(self, path: str) -> Answer:
         if self.vending.down:
-            self._error(503, "ServiceUnavailableException", "down for the test")
-        elif not (self.vending.endpoint or self.vending.refreshes):
-            self._error(404, "NoSuchEndpointException", path)
-        else:
-            self.vending.asked += 1
-            found = [{"prefix": "s3://", "config": self.vending.issuer.properties()}]
-            self.answer_json(200, {"storage-credentials": found})
-
-    def _error(self, code: int, kind: str, message: str) -> None:
-        self.answer_json(code, {"error": {"message": message, "type": kind, "code": code}})
+            return Answer.error(503, "ServiceUnavailableException", "down for the test")
+        if not (self.vending.endpoint or self.vending.refreshes):
+            return Answer.error(404, "NoSuchEndpointException", path)
+        self.vending.asked += 1
+        found = [{"prefix": "s3://", "config": self.vending.issuer.properties()}]
+        return Answer.of(200, {"storage-credentials": found})
 
 
 @contextmanager
 def vending_catalog(upstream: str, issuer: Issuer, **switches: Any) -> Iterator[Vending]:
     """The catalog at `upstream`, which vends the issuer's credentials."""
     vending = Vending("", upstream, issuer, **switches)
-    with _serving(_CatalogHandler, vending) as uri:
+    with proxy(_CatalogHandler, vending) as uri:
         vending.uri = uri
         yield vending
 
 
-@dataclass
-class Sts:
-    """AWS STS: who asks for which role. `actions` counts the requests."""
-
-    uri: str
-    issuer: Issuer
-    web_identity: str = "web-identity"
-    actions: dict[str, int] = field(default_factory=dict)
-
-    def environment(self, token_file: str) -> dict[str, str]:
-        """As EKS sets it for a pod with a role (IRSA)."""
-        return {
-            "AWS_WEB_IDENTITY_TOKEN_FILE": token_file,
-            "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/firnline",
-            "AWS_ROLE_SESSION_NAME": "firnline",
-            "AWS_ENDPOINT_URL_STS": self.uri,
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-
-
-class _StsHandler(_Proxy):
-    def handle_request(self, body: bytes) -> None:
-        server: Sts = self.server.state  # type: ignore[attr-defined]
-        asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
-        action = asked.get("Action", "")
-        server.actions[action] = server.actions.get(action, 0) + 1
-        web = action == "AssumeRoleWithWebIdentity"
-        xml = {"Content-Type": "text/xml"}
-        if action not in _ANSWERS or (web and asked.get("WebIdentityToken") != server.web_identity):
-            self.answer(400, xml, b"<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>")
-        else:
-            self.answer(200, xml, _ANSWERS[action](server.issuer.properties()).encode())
-
-
-@contextmanager
-def sts(issuer: Issuer) -> Iterator[Sts]:
-    """An STS whose roles have the issuer's credentials."""
-    server = Sts("", issuer)
-    with _serving(_StsHandler, server) as uri:
-        server.uri = uri
-        yield server
-
-
-class _PodHandler(_Proxy):
-    def handle_request(self, _body: bytes) -> None:
-        issued = self.server.state.properties()  # type: ignore[attr-defined]
-        self.answer_json(
-            200,
-            {
-                "AccessKeyId": issued["s3.access-key-id"],
-                "SecretAccessKey": issued["s3.secret-access-key"],
-                "Token": issued["s3.session-token"],
-                "Expiration": _iso(issued),
-            },
-        )
+class _PodHandler(Proxy):
+    def answer_to(self, _body: bytes) -> Answer:
+        issued = self.state.properties()
+        # rounded up to a second, as AWS does
+        end = time.gmtime(-(-int(issued["s3.session-token-expires-at-ms"]) // 1000))
+        found = {
+            "AccessKeyId": issued["s3.access-key-id"], "SecretAccessKey": issued["s3.secret-access-key"],
+            "Token": issued["s3.session-token"], "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", end),
+        }  # fmt: skip
+        return Answer.of(200, found)
 
 
 @contextmanager
 def pod_identity(issuer: Issuer) -> Iterator[dict[str, str]]:
     """The agent that gives a pod the credentials of its role; yields the environment of the pod."""
-    with _serving(_PodHandler, issuer) as uri:
+    with proxy(_PodHandler, issuer) as uri:
         yield {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{uri}/", "AWS_REGION": "us-east-1"}
-
-
-def _iso(issued: Mapping[str, str]) -> str:
-    """The credential's end, rounded up to a second as AWS does."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(-(-int(issued["s3.session-token-expires-at-ms"]) // 1000)))
-
-
-def _assumed(action: str) -> Callable[[Mapping[str, str]], str]:
-    def answer(issued: Mapping[str, str]) -> str:
-        return (
-            f'<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result><Credentials>'
-            f"<AccessKeyId>{issued['s3.access-key-id']}</AccessKeyId>"
-            f"<SecretAccessKey>{issued['s3.secret-access-key']}</SecretAccessKey>"
-            f"<SessionToken>{issued['s3.session-token']}</SessionToken><Expiration>{_iso(issued)}</Expiration></Credentials>"
-            "<AssumedRoleUser><AssumedRoleId>AROA:firnline</AssumedRoleId>"
-            "<Arn>arn:aws:sts::123456789012:assumed-role/firnline/firnline</Arn></AssumedRoleUser>"
-            f"</{action}Result><ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></{action}Response>"
-        )
-
-    return answer
-
-
-_ANSWERS = {action: _assumed(action) for action in ("AssumeRole", "AssumeRoleWithWebIdentity")}

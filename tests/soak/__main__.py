@@ -117,7 +117,7 @@ def soak(stage: Stage, rules: Prometheus, options: argparse.Namespace, console: 
             name, ends = "", time.monotonic() + 60
             if options.faults:
                 fault, seconds = next_fault(rng, passed / total)
-                name = fault.name
+                name = f"{fault.component}: {fault.fault}"
                 broken(stage, fault, seconds)
                 life = time.monotonic() if fault.deadly else life
             time.sleep(max(0.0, ends - time.monotonic()))
