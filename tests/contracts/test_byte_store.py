@@ -19,6 +19,7 @@ from compactor.storage.local_store import LocalByteStore, local_path
 from compactor.storage.opening import abort_uploads, byte_store_for
 from compactor.storage.s3_client import S3Connections
 from compactor.storage.s3_store import S3ByteStore
+from tests.contracts.refusals import refuse
 from tests.services.s3_server import S3Server
 
 CONTENT = bytes(range(256)) * 40
@@ -98,15 +99,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     if request.param == "file io":
         return Folder(FileIOByteStore({}), tmp_path)
     if "without" in request.param:
-        monkeypatch.setattr(os, "copy_file_range", refuses(errno.EXDEV))
+        refuse(monkeypatch, "copy_file_range", errno.EXDEV)
     return Folder(LocalByteStore(), tmp_path)
-
-
-def refuses(number: int) -> Callable[..., int]:
-    def call(*_arguments: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    return call
 
 
 @pytest.fixture
@@ -274,7 +268,7 @@ def test_a_finish_that_fails_can_be_aborted(monkeypatch: pytest.MonkeyPatch, pla
         file = place.store.create(place.at("out.bin"))
         file.copy_range(source, 0, file_bytes)
         with monkeypatch.context() as broken:
-            broken.setattr(os, "fsync", refuses(errno.EIO))
+            refuse(broken, "fsync", errno.EIO)
             for kind in (FileIOByteStore, S3ByteStore):
                 broken.setattr(kind, "size", lambda _store, _location: 3)
             assert reason_of(file.finish, RetryError) == "unavailable"
@@ -304,7 +298,7 @@ def test_neighbours_cost_one_read() -> None:
 def test_kernels_that_refuse_to_copy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_source: str, number: int
 ) -> None:
-    monkeypatch.setattr(os, "copy_file_range", refuses(number))
+    refuse(monkeypatch, "copy_file_range", number)
     file = LocalByteStore().create(str(tmp_path / "out.bin"))
     file.copy_range(local_source, 5, 5000)
     assert file.finish() == 5000
@@ -330,7 +324,7 @@ def test_a_full_disk_is_retried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_source: str, call: str, number: int
 ) -> None:
     file = LocalByteStore().create(str(tmp_path / "out.bin"))
-    monkeypatch.setattr(os, call, refuses(number))
+    refuse(monkeypatch, call, number)
 
     def fill() -> None:
         file.copy_range(local_source, 0, 10)
@@ -343,9 +337,9 @@ def test_a_full_disk_is_retried(
 
 
 def test_other_failures_are_retried_and_denials_are_not(monkeypatch: pytest.MonkeyPatch, local_source: str) -> None:
-    monkeypatch.setattr(os, "pread", refuses(errno.EIO))
+    refuse(monkeypatch, "pread", errno.EIO)
     assert reason_of(lambda: LocalByteStore().read(local_source, 0, 1), RetryError) == "unavailable"
-    monkeypatch.setattr(os, "pread", refuses(errno.EACCES))
+    refuse(monkeypatch, "pread", errno.EACCES)
     assert reason_of(lambda: LocalByteStore().read(local_source, 0, 1)) == "access_denied"
 
 

@@ -25,16 +25,10 @@ from compactor.lease.plain_store import PlainLeaseStore
 from compactor.lease.s3_store import S3LeaseStore, s3_lease_store
 from compactor.lease.store import LeaseStore
 from compactor.reasons import Reason
+from tests.contracts.refusals import refuse
 from tests.services.s3_server import S3Server
 
 RACERS = 16
-
-
-def refuses(number: int) -> Any:
-    def call(*_arguments: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return call
 
 
 def s3_of(server: S3Server) -> S3LeaseStore:
@@ -48,7 +42,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     if request.param == "plain":
         return PlainLeaseStore(f"file://{tmp_path}/checkpoint/lease")
     if "without" in request.param:
-        monkeypatch.setattr(os, "link", refuses(errno.EOPNOTSUPP))
+        refuse(monkeypatch, "link", errno.EOPNOTSUPP)
     return LocalLeaseStore(tmp_path / "checkpoint" / "lease")
 
 
@@ -152,7 +146,10 @@ def test_who_is_paused_between_look_and_write_loses_even_when_its_number_is_free
             others_go_on()
         write(path, content)
 
-    monkeypatch.setattr(os, "link", link_late if links else refuses(errno.EOPNOTSUPP))
+    if links:
+        monkeypatch.setattr(os, "link", link_late)
+    else:
+        refuse(monkeypatch, "link", errno.EOPNOTSUPP)
     monkeypatch.setattr(local_store, "_write", write_late)
     assert paused.replace(b"late", version) is None
     assert not (tmp_path / f"{2:020d}.json").exists()
@@ -196,12 +193,12 @@ def test_a_version_that_is_removed_while_it_is_read_is_read_again(
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     version = written(LocalLeaseStore(tmp_path), b"one")
     if not links:
-        monkeypatch.setattr(local_store.os, "link", refuses(errno.EOPNOTSUPP))
+        refuse(monkeypatch, "link", errno.EOPNOTSUPP)
     real, calls = os.fsync, count()
 
     def full_at_last(descriptor: int) -> None:
         if links or next(calls):  # without links the content is written twice
-            refuses(errno.ENOSPC)()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 
     with monkeypatch.context() as full:

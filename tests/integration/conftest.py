@@ -33,7 +33,8 @@ def rest_lake(lake: Lake, faulty: FaultyCatalog, request: pytest.FixtureRequest)
 
 @pytest.fixture(autouse=True)
 def _no_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that nothing answers fails at once, but in tests of the wait for an answer."""
+    """Locks are looked at often; a commit that nothing answers fails at once, but in tests of that wait."""
+    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.05)
     if "patient" not in request.fixturenames:
         monkeypatch.setattr("compactor.runs.run_tools.SILENT", frozenset())
 

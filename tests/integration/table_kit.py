@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from compactor.commit.in_flight import new_run_id
@@ -197,6 +198,18 @@ def run(
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings
     assert not findings, "\n".join(findings)
     return result
+
+
+def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
+    """Let another writer in before the function `name` of a module or class is called for the first time."""
+    real, waiting = getattr(owner, name), [other]
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        while waiting:
+            waiting.pop()()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, late)
 
 
 def before_commit(other: Callable[[], None]) -> Callable[[], bool]:

@@ -23,6 +23,7 @@ from tests.integration.table_kit import (
     append_and_expire,
     append_rows,
     before_commit,
+    before_first,
     conversion,
     create,
     delete_equal,
@@ -43,19 +44,6 @@ pytestmark = pytest.mark.spark
 
 def delete_files(lake: Lake, table: str) -> int:
     return len(lake.sql(f"SELECT file_path FROM lake.{table}.delete_files"))
-
-
-def before_java_commits(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
-    """Let another writer in after our own check of the new manifests: Iceberg's validation has to notice."""
-    real = commit_groups_module.commit_replacements
-    waiting: Iterator[None] = iter([None])
-
-    def late(*arguments: Any, **more: Any) -> int:
-        for _ in waiting:
-            other()
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
 
 
 @pytest.mark.parametrize("engine", ["auto", *slow("spark")])
@@ -97,7 +85,7 @@ def let_in(
 ) -> RunResult:
     """Run the plan; another writer commits before our check of the new manifests, or between it and our commit."""
     if moment == LATE:
-        before_java_commits(monkeypatch, other)
+        before_first(monkeypatch, commit_groups_module, "commit_replacements", other)  # Iceberg has to notice
         return run(lake, plan)
     return run(lake, plan, enabled=before_commit(other))
 

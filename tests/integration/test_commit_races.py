@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
     append,
+    before_first,
     create,
     delete_equal,
     expire,
@@ -39,15 +39,7 @@ pytestmark = pytest.mark.spark
 
 def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
     """Let another writer in after the last refresh: Iceberg refreshes once more when it makes the snapshot."""
-    real, calls = Snapshots.make, list[None]()
-
-    def late(snapshots: Snapshots) -> Any:
-        calls.append(None)
-        if len(calls) == 1:
-            other()
-        return real(snapshots)
-
-    monkeypatch.setattr(Snapshots, "make", late)
+    before_first(monkeypatch, Snapshots, "make", other)
 
 
 def append_again(lake: Lake, plan: TablePlan) -> None:
@@ -205,13 +197,8 @@ def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
 ) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
-    plan, real = planned(lake, table_name, engine="spark"), OutputTaskRunner.write_ahead
-
-    def late(*arguments: Any) -> Any:
-        expire(lake, table_name)
-        return real(*arguments)
-
-    monkeypatch.setattr(OutputTaskRunner, "write_ahead", late)
+    plan = planned(lake, table_name, engine="spark")
+    before_first(monkeypatch, OutputTaskRunner, "write_ahead", lambda: expire(lake, table_name))
     with pytest.raises(ReplanError) as error:
         run(lake, plan)
     assert error.value.reason == "snapshot_expired"

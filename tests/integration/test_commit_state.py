@@ -25,6 +25,7 @@ from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
+    before_first,
     create,
     expire_history,
     insert,
@@ -156,18 +157,13 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
     rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
-    name = "find_commit" if status == 409 else "_verified"
-    real = getattr(commit_module, name)
 
-    def late(table: Any, *more: Any, **options: Any) -> Any:
-        if not landed:
-            table.refresh()
-            landed.append(table.handle.currentSnapshot().snapshotId())
-            append(rest_lake, table_name)
-            expire_history(rest_lake, table_name, clean=False)
-        return real(table, *more, **options)
+    def hide() -> None:
+        landed.append(rest_lake.view(table_name).snapshot.snapshot_id)
+        append(rest_lake, table_name)
+        expire_history(rest_lake, table_name, clean=False)
 
-    monkeypatch.setattr(commit_module, name, late)
+    before_first(monkeypatch, commit_module, "find_commit" if status == 409 else "_verified", hide)
     with faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)):
         result = run(rest_lake, plan)
     assert landed == [result.snapshot_after]

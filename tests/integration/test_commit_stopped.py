@@ -12,6 +12,7 @@ from compactor.events import Event, GroupRewritten
 from compactor.lease.right import CommitRight
 from compactor.locks.flink_locks import Locks
 from compactor.reasons import Reason
+from compactor.table_names import TableName
 from tests.conftest import Lake
 from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
 from tests.slow import slow
@@ -59,11 +60,18 @@ class Silent:
         return True
 
 
+class SilentLocks(Locks):
+    def __init__(self, silent: Silent) -> None:
+        super().__init__([])
+        self.silent = silent
+
+    def holder(self, _table: TableName) -> str | None:
+        return None if self.silent() else ""
+
+
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("what", ["catalog", "state", "lock"])
-def test_what_does_not_answer_before_the_commit_costs_no_rewrite(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_what_does_not_answer_before_the_commit_costs_no_rewrite(lake: Lake, table_name: str, what: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
     seen: list[Event] = []
@@ -73,9 +81,8 @@ def test_what_does_not_answer_before_the_commit_costs_no_rewrite(
     elif what == "state":
         more["right"] = CommitRight(confirm=(silent := Silent(2, Reason.STATE_UNWRITABLE)))
     else:
-        locks, silent = Locks([]), Silent(2, Reason.LOCK_UNREADABLE)
-        monkeypatch.setattr(locks, "holder", lambda table: None if silent(table) else "")
-        more["locks"] = locks
+        silent = Silent(2, Reason.LOCK_UNREADABLE)
+        more["locks"] = SilentLocks(silent)
     result = run(lake, planned(lake, table_name), listener=seen.append, **more)
     assert (silent.left, result.commits, len(result.groups)) == (0, 1, 1)
     assert len([event for event in seen if isinstance(event, GroupRewritten)]) == 1

@@ -29,6 +29,7 @@ from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
     append_and_expire,
+    before_first,
     conversion,
     create,
     delete_equal,
@@ -127,15 +128,7 @@ def test_statistics_are_found_after_a_conversion(lake: Lake, table_name: str) ->
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
     """Let another writer in before the function `name` of its module is called for the first time."""
-    module = snapshots_module if name == AT_LAST else convert_module
-    real, waiting = getattr(module, name), [other]
-
-    def late(*arguments: Any, **more: Any) -> Any:
-        while waiting:
-            waiting.pop()()
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(module, name, late)
+    before_first(monkeypatch, snapshots_module if name == AT_LAST else convert_module, name, other)
 
 
 def test_a_search_that_fails_costs_no_other(lake: Lake, table_name: str) -> None:
@@ -205,19 +198,17 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     insert(lake, table_name, 3)
     plan = planned(lake, table_name)
     delete_equal(lake, table_name, "id", [5])
-    real, waiting = commit_groups_module.commit_replacements, [None]
-
-    def late(*arguments: Any, **more: Any) -> int:
-        while waiting:
-            waiting.pop()
-            assert convert_beside_others(lake, table_name).rows == 3
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
+    converted: list[int] = []
+    before_first(
+        monkeypatch,
+        commit_groups_module,
+        "commit_replacements",
+        lambda: converted.append(convert_beside_others(lake, table_name).rows),
+    )
     result = run(lake, plan)
     lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert [row[0] for row in rows(lake, table_name)] == sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 3)
-    assert [group.rows_rebased for group in result.groups] == [3]
+    assert (converted, [group.rows_rebased for group in result.groups]) == ([3], [3])
     assert unreferenced(lake, table_name) == set()
 
 

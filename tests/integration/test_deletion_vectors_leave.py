@@ -18,7 +18,16 @@ from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
 from tests.correctness.metadata_oracle import check_run
 from tests.correctness.metadata_reader import Entry, SnapshotState
-from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, java_table, planned, run
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    before_first,
+    create,
+    delete_equal,
+    insert,
+    java_table,
+    planned,
+    run,
+)
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -151,14 +160,11 @@ def test_vectors_whose_files_come_back_while_the_commit_is_made_stay(
     table_name = tables.fresh(3, "file", "", FILES, dangling=True)
     first = lake.view(table_name).snapshot.parent_snapshot_id
     then = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {first}")), key=repr)
-    real, waiting = snapshots_module._rewrite_files, [first]
 
-    def late(*arguments: Any) -> Any:
-        while waiting:
-            java_table(lake, table_name).manageSnapshots().rollbackTo(waiting.pop()).commit()
-        return real(*arguments)
+    def roll_back() -> None:
+        java_table(lake, table_name).manageSnapshots().rollbackTo(first).commit()
 
-    monkeypatch.setattr(snapshots_module, "_rewrite_files", late)
+    before_first(monkeypatch, snapshots_module, "_rewrite_files", roll_back)
     with pytest.raises(ReplanError):
         compacted(lake, table_name, "auto")
     assert lake.rows(table_name) == then

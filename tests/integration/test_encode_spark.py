@@ -1,22 +1,15 @@
-"""`encode` between Spark and Spark: files that Spark wrote go in, what comes out is read by Iceberg's Java readers.
-
-The output replaces its inputs through PyIceberg; the commit is not what is tested here.
-"""
+"""`encode` between Spark and Spark: files that Spark wrote go in, what comes out is read by Iceberg's Java readers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import time
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DoubleType,
     FixedType,
@@ -26,73 +19,25 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, InputFiles
-from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodeTask, encode
-from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
+from compactor.runs.results import GroupResult
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 
 
-def task_of(table: Table) -> tuple[EncodeTask, list[DataFile]]:
-    """Everything in the table as one output task, and the files it replaces."""
-    tasks = list(table.scan().plan_files())
-    inputs = tuple(
-        EncodeInput(
-            task.file.file_path,
-            task.file.file_size_in_bytes,
-            task.file.record_count,
-            position_deletes=tuple(
-                DeleteFile(file.file_path, file.file_size_in_bytes, file.file_format.value)
-                for file in task.delete_files
-            ),
-        )
-        for task in sorted(tasks, key=lambda task: task.file.file_path)
-    )
-    task = EncodeTask(
-        InputFiles(inputs, table.schema().model_dump_json(), storage=tuple(table.io.properties.items())),
-        f"{table.location()}/data/encoded-{table.metadata.current_snapshot_id}.parquet",
-        properties=tuple(table.properties.items()),
-    )
-    return task, [each.file for each in tasks]
+def metrics_of(lake: Lake, name: str) -> ColumnMetrics:
+    """Of the table's only file."""
+    (task,) = lake.catalog.load_table(name).scan().plan_files()
+    return ColumnMetrics.from_data_file(task.file)
 
 
-def swap(table: Table, task: EncodeTask, encoded: EncodedFile, old: Sequence[DataFile]) -> None:
-    metrics = encoded.metrics
-    new = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=task.output,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=encoded.rows,
-        file_size_in_bytes=encoded.size,
-        column_sizes=metrics.column_sizes,
-        value_counts=metrics.value_counts,
-        null_value_counts=metrics.null_value_counts,
-        nan_value_counts=metrics.nan_value_counts,
-        lower_bounds=metrics.lower_bounds,
-        upper_bounds=metrics.upper_bounds,
-        split_offsets=list(encoded.split_offsets),
-        sort_order_id=None,
-        spec_id=table.spec().spec_id,
-    )
-    new.spec_id = table.spec().spec_id
-    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
-        for file in old:
-            update.delete_data_file(file)
-        update.append_data_file(new)
-
-
-def encode_all(lake: Lake, name: str) -> EncodedFile:
-    table = lake.catalog.load_table(name)
-    task, old = task_of(table)
-    encoded = encode(task)
-    assert isinstance(encoded, EncodedFile), encoded
-    swap(table, task, encoded, old)
-    assert [task.file.file_path for task in table.refresh().scan().plan_files()] == [task.output]
-    return encoded
+def encode_all(lake: Lake, name: str) -> GroupResult:
+    """Everything in the table becomes one file."""
+    (group,) = lake.compact(name, force=True, rewrite_all=True, engine="encode").groups
+    assert (group.rewritten.engine, len(lake.live_files(name))) == ("encode", 1)
+    lake.sql(f"REFRESH TABLE lake.{name}")
+    return group
 
 
 ROWS = """
@@ -109,22 +54,15 @@ COLUMNS = (
 )
 
 
-def rows_now(lake: Lake, name: str) -> str:
-    """The rows as Spark reads them from one encoded file; as text, since NaN equals nothing."""
-    lake.sql(f"REFRESH TABLE lake.{name}")
-    assert ["encoded" in path for path in lake.live_files(name)] == [True]
-    return repr(lake.rows(name))
-
-
 def test_every_type_of_spark_and_its_metrics(lake: Lake, table_name: str) -> None:
     lake.sql(f"CREATE TABLE lake.{table_name} ({COLUMNS}) USING iceberg")
     lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ * FROM VALUES {ROWS}")
     before = lake.rows(table_name)
     matched = {predicate: matching(lake, table_name, predicate) for predicate in PREDICATES}
-    spark_metrics = ColumnMetrics.from_data_file(next(iter(task_of(lake.catalog.load_table(table_name))[1])))
-    encoded = encode_all(lake, table_name)
-    assert rows_now(lake, table_name) == repr(before)
-    metrics = encoded.metrics
+    spark_metrics = metrics_of(lake, table_name)
+    encode_all(lake, table_name)
+    assert repr(lake.rows(table_name)) == repr(before), "as text, since NaN equals nothing"
+    metrics = metrics_of(lake, table_name)
     schema = lake.catalog.load_table(table_name).schema()
     floats = {schema.find_field(name).field_id for name in ("f", "d")}
     assert set(metrics.column_sizes) == set(spark_metrics.column_sizes)
@@ -193,7 +131,6 @@ def test_filters_find_what_other_readers_compare_otherwise(lake: Lake, table_nam
     stored = pa.array([value.bytes for value in uuids], pa.binary(16))
     table.append(pa.table([*columns, pa.ExtensionArray.from_storage(pa.uuid(), stored)], schema=arrow))
     encode_all(lake, table_name)
-    lake.sql(f"REFRESH TABLE lake.{table_name}")
     conditions = (*FOUND, *(f"u = '{value}'" for value in uuids))
     (truth,) = lake.sql(f"SELECT {', '.join(f'count_if({each})' for each in conditions)} FROM lake.{table_name}")
     each_by_filter = " UNION ALL ".join(
@@ -232,9 +169,9 @@ def test_schema_evolution_and_position_deletes_of_spark(lake: Lake, table_name: 
     lake.sql(f"DELETE FROM {name} WHERE id % 50 = 0")
     before = lake.rows(table_name)
     assert len(before) == 168
-    encoded = encode_all(lake, table_name)
-    assert (encoded.rows_deleted, encoded.rows) == (32, 168)
-    assert rows_now(lake, table_name) == repr(before)
+    rewritten = encode_all(lake, table_name).rewritten
+    assert (rewritten.rows_in, rewritten.rows_deleted, rewritten.rows_out) == (200, 32, 168)
+    assert lake.rows(table_name) == before
 
 
 def test_types_that_spark_does_not_write_are_read_by_icebergs_java_readers(lake: Lake, table_name: str) -> None:

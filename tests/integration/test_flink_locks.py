@@ -200,27 +200,24 @@ def test_the_service_waits_while_a_lock_is_held(lake: Lake, table_name: str, dat
 
 
 @pytest.mark.spark
-def test_a_finished_rewrite_waits_for_the_lock(
-    lake: Lake, table_name: str, database: FlinkDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_rewrite_waits_for_the_lock(lake: Lake, table_name: str, database: FlinkDatabase) -> None:
     """It is taken while the rewrite is under way, and held longer than a rewrite waits: nothing is committed."""
     create(lake, table_name)
     insert(lake, table_name, 12)
     settings = Settings.model_validate({"catalogs": {"lake": {}}, "tables": {"include": ["*"]}})
-    locks = Locks([database.settings()])
-    service = FollowedTable(lake, table_name, settings, time.time(), locks=locks)
     asked: list[bool] = []
 
-    def holder(_: TableName) -> str | None:
+    class TakenMeanwhile(Locks):
         """Free for the plan, held at the commit."""
-        asked.append(True)
-        if len(asked) == 2:
-            database.lock("job-1")
-            service.now += WAIT_SECONDS + 2 * settings.commit.hold_seconds
-        return Locks([database.settings()]).holder(TABLE)
 
-    monkeypatch.setattr(locks, "holder", holder)
-    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.01)
+        def holder(self, table: TableName) -> str | None:
+            asked.append(True)
+            if len(asked) == 2:
+                database.lock("job-1")
+                service.now += WAIT_SECONDS + 2 * settings.commit.hold_seconds
+            return super().holder(table)
+
+    service = FollowedTable(lake, table_name, settings, time.time(), locks=TakenMeanwhile([database.settings()]))
     with pytest.raises(LaterError, match="the rewrite was not committed"):
         service.look(Lane.EVENT)
     assert len(lake.live_files(table_name)) == 12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.spark import planned_tasks
 from compactor.spark.java_table import JavaTable
-from compactor.spark.planned_tasks import Filter, partition_filter, planned_scan_tasks
+from compactor.spark.planned_tasks import partition_filter, planned_scan_tasks
 from tests.conftest import Lake
 from tests.integration.table_kit import planned
 
@@ -144,27 +143,3 @@ def test_many_partitions_take_several_scans_and_a_file_that_java_does_not_list_e
     with pytest.raises(GiveUpError, match="does not list /no/such/file") as caught:
         planned_scan_tasks(java, [*files, LiveFile(files[0].entry._replace(path="/no/such/file"))])
     assert caught.value.reason is Reason.PLANS_DIFFER
-
-
-def test_very_many_partitions_are_found_by_one_walk(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    partitions = planned_tasks.MOST_SCANS + 1
-    lake.sql(f"CREATE TABLE lake.{table_name} (id bigint) USING iceberg PARTITIONED BY (id)")
-    for _ in range(2):
-        lake.sql(f"INSERT INTO lake.{table_name} SELECT id FROM range(0, {partitions}, 1, 1)")
-    plan = planned(lake, table_name)
-    java, files = _java(lake, table_name, plan), _files(plan)
-    walks: list[bool] = []
-
-    def listed(table: JavaTable, kept: Filter | None, paths: Collection[str]) -> dict[str, Any]:
-        walks.extend([kept is None] if paths else [])
-        return list_files(table, kept, paths)
-
-    list_files = planned_tasks._listed
-    monkeypatch.setattr(planned_tasks, "_listed", listed)
-    for per_scan, expected in ((2, [False] * ((partitions + 1) // 2)), (1, [True])):
-        monkeypatch.setattr(planned_tasks, "PARTITIONS_PER_SCAN", per_scan)
-        walks.clear()
-        assert planned_scan_tasks(java, files).keys() == {file.entry.path for file in files}
-        assert walks == expected

@@ -91,7 +91,7 @@ class Race:
 
         self.monkeypatch.setattr(commit_module, "_verified", verify)
         self.monkeypatch.setattr(commit_module, "committed_id", look)
-        self.monkeypatch.setattr(self.faulty, "half_way", half_way)
+        self.faulty.half_way = half_way
         thread = threading.Thread(target=lambda: results.append(work()))
         self.faulty.on_v3, before = OnV3.ROLLS_BACK, self.faulty.rolled_back
         self.faulty.before_commit, self.faulty.honours_rollback = visit, True
@@ -103,6 +103,7 @@ class Race:
             thread.join(PATIENCE)
         finally:
             self.faulty.honours_rollback, self.faulty.on_v3 = False, OnV3.REFUSES_THE_WRITER
+            self.faulty.half_way = lambda: None
         self.lake.sql(f"REFRESH TABLE lake.{self.table}")
         assert self.faulty.rolled_back - before == 1
         (result,) = results

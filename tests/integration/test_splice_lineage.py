@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from compactor.manifests.cache import ManifestCache
 from compactor.rewrite.parquet.footer import Footer, read_footer
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
-from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
-from compactor.spark.java_table import JavaTable, content_file
+from compactor.rewrite.splice.splice import SpliceInput, splice
 from compactor.storage.local_store import LocalByteStore, local_path
 from tests.conftest import Lake
+from tests.correctness.stage import any_size_splices
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -50,11 +50,6 @@ class Table:
         } | more
         text = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
         self.lake.sql(f"CREATE TABLE lake.{self.name} (id BIGINT, txt STRING) TBLPROPERTIES ({text})")
-
-    def rows_of(self, number: int) -> list[tuple[Any, ...]]:
-        """Some rows, in the order of their ids."""
-        text = f"SELECT {COLUMNS} FROM lake.{self.name} WHERE id % 7 = {number} ORDER BY id"
-        return [tuple(row) for row in self.lake.sql(text)]
 
     def append(self, first: int, rows: int = ROWS, files: int = 1) -> None:
         self.lake.sql(
@@ -95,31 +90,13 @@ class Table:
         found = cache.read(view, view.manifests())
         return [entry for entries in found for entry in entries if entry.is_live and entry.content is Content.DATA]
 
-    def splice(self, folder: Path, entries: Sequence[FileEntry] | None = None) -> tuple[Path, SplicedFile]:
-        output = folder / f"{self.name}-{len(list(folder.iterdir()))}.parquet"
-        inputs = [
-            SpliceInput(entry.path, entry.size, RowLineage(entry.first_row_id, entry.data_sequence_number))
-            for entry in (self.entries() if entries is None else entries)
-        ]
-        return output, splice(STORE, inputs, str(output), ANY_SIZE)
-
-    def commit(self, entries: Sequence[FileEntry], output: Path, spliced: SplicedFile) -> None:
-        """Replace the files by the spliced one, through Iceberg's own API."""
-        view = self.lake.view(self.name)
-        assert view.snapshot is not None
-        table = JavaTable.load(self.lake.session, view, view.snapshot.snapshot_id)
-        rewrite = table.handle.newRewrite().validateFromSnapshot(view.snapshot.snapshot_id)
-        rewrite.dataSequenceNumber(view.snapshot.sequence_number)
-        counts = {"record-count": spliced.rows}
-        for old in table.files(
-            [content_file(e.key, e.path, "parquet", e.size, {"record-count": e.records}) for e in entries]
-        ):
-            rewrite.deleteFile(old)
-        splits = {"split-offsets": list(spliced.split_offsets)}
-        new = content_file(entries[0].key, f"file:{output}", "parquet", spliced.size, counts, **splits)
-        rewrite.addFile(table.files([new])[0])
-        rewrite.commit()
+    def splice(self) -> Path:
+        """Compact the table; its only file."""
+        with any_size_splices():
+            self.lake.compact(self.name, force=True, engine="splice")
         self.lake.sql(f"REFRESH TABLE lake.{self.name}")
+        (output,) = self.entries()
+        return Path(local_path(output.path))
 
 
 @pytest.fixture
@@ -134,19 +111,19 @@ def footer_of(path: Path) -> Footer:
 # --- tables as writers leave them ---
 
 
-def appends(table: Table, _folder: Path) -> None:
+def appends(table: Table) -> None:
     table.create()
     for number in range(3):
         table.append(number * 10_000, files=number + 1)
 
 
-def merged(table: Table, _folder: Path) -> None:
-    appends(table, _folder)
+def merged(table: Table) -> None:
+    appends(table)
     table.merge()
     table.append(50_000)
 
 
-def merged_manifests(table: Table, _folder: Path) -> None:
+def merged_manifests(table: Table) -> None:
     """Manifests that hold existing, deleted and added entries at once."""
     table.create(**{"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"})
     for number in range(4):
@@ -156,7 +133,7 @@ def merged_manifests(table: Table, _folder: Path) -> None:
     table.merge()
 
 
-def upgraded_with_merged_manifests(table: Table, _folder: Path) -> None:
+def upgraded_with_merged_manifests(table: Table) -> None:
     table.create(version=2)
     for number in range(3):
         table.append(number * 10_000)
@@ -167,10 +144,9 @@ def upgraded_with_merged_manifests(table: Table, _folder: Path) -> None:
     table.merge()
 
 
-def spliced_before(table: Table, folder: Path) -> None:
-    merged(table, folder)
-    entries = table.entries()
-    table.commit(entries, *table.splice(folder, entries))
+def spliced_before(table: Table) -> None:
+    merged(table)
+    table.splice()
     table.append(90_000)
     table.merge()
     table.append(95_000)
@@ -180,8 +156,8 @@ HISTORIES = [spliced_before, *slow(merged_manifests, upgraded_with_merged_manife
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_every_row_keeps_its_lineage(table: Table, tmp_path: Path, history: Callable[[Table, Path], None]) -> None:
-    history(table, tmp_path)
+def test_every_row_keeps_its_lineage(table: Table, history: Callable[[Table], None]) -> None:
+    history(table)
     known = {row.file_path: row.first_row_id for row in table.lake.sql(f"SELECT * FROM lake.{table.name}.files")}
     entries = table.entries()
     assert {entry.path: entry.first_row_id for entry in entries} == known
@@ -190,13 +166,10 @@ def test_every_row_keeps_its_lineage(table: Table, tmp_path: Path, history: Call
     assert len({row[2] for row in before}) == len(before) == sum(entry.records for entry in entries)
     assert len(entries) > 1
 
-    output, spliced = table.splice(tmp_path, entries)
-    assert len(spliced.split_offsets) > len(entries)
+    output = table.splice()
+    assert len(footer_of(output).row_groups) > len(entries)
     check_raw_readers(table, output, before)
-    check_footer(output, spliced)
-
-    table.commit(entries, output, spliced)
-    assert len(table.entries()) == 1
+    check_footer(output)
     after = table.lineage()
     assert [row[:2] for row in after] == [row[:2] for row in before]
     assert after == before
@@ -242,22 +215,20 @@ def spark_rows(lake: Lake, path: Path, split_bytes: int) -> list[tuple[Any, ...]
         conf.unset("spark.sql.files.openCostInBytes")
 
 
-def check_footer(output: Path, spliced: SplicedFile) -> None:
+def check_footer(output: Path) -> None:
     """The columns are spelled as Iceberg spells them, and no chunk lacks its indexes."""
     footer = footer_of(output)
     assert [leaf.field_id for leaf in footer.leaves] == [1, 2, 2147483540, 2147483539]
     for group in footer.row_groups:
         assert all(chunk.column_index and chunk.offset_index for chunk in group.chunks)
         assert [chunk.null_count for chunk in group.chunks][2:] == [0, 0]
-    assert spliced.column_sizes == footer.column_sizes
-    assert spliced.column_sizes[2147483540] + spliced.column_sizes[2147483539] >= spliced.lineage_bytes > 0
 
 
-def test_spark_spells_the_columns_the_same_way(table: Table, tmp_path: Path) -> None:
-    merged(table, tmp_path)
+def test_spark_spells_the_columns_the_same_way(table: Table) -> None:
+    merged(table)
     footers = [footer_of(Path(local_path(entry.path))) for entry in table.entries()]
     with_columns = next(footer for footer in footers if len(footer.leaves) == 4)
-    ours = footer_of(table.splice(tmp_path)[0])
+    ours = footer_of(table.splice())
     assert ours.schema == with_columns.schema
     assert ours.tree.fields[7] == with_columns.tree.fields[7]
     assert ours.key_values == with_columns.key_values
@@ -266,20 +237,17 @@ def test_spark_spells_the_columns_the_same_way(table: Table, tmp_path: Path) -> 
 # --- rows that have no ids yet ---
 
 
-def test_files_from_before_the_upgrade_have_no_lineage(table: Table, tmp_path: Path) -> None:
+def test_files_from_before_the_upgrade_have_no_lineage(table: Table) -> None:
     cache = ManifestCache(1 << 24)
     table.create(version=2)
     table.append(0)
     table.append(10_000)
     assert {entry.first_row_id for entry in table.entries(cache)} == {None}
     table.upgrade()
-    entries = table.entries(cache)
-    assert {entry.first_row_id for entry in entries} == {None}
+    assert {entry.first_row_id for entry in table.entries(cache)} == {None}
     before = table.lineage()
     assert {row[2:] for row in before} == {(None, None)}
-    output, spliced = table.splice(tmp_path, entries)
-    check_raw_readers_of_nulls(table, output)
-    table.commit(entries, output, spliced)
+    check_raw_readers_of_nulls(table, table.splice())
     after = table.lineage()
     assert [row[:2] for row in after] == [row[:2] for row in before]
     assert len({row[2] for row in after}) == len(after)

@@ -61,7 +61,6 @@ def test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile(
     """It waits for the publication; what the branch has deleted is deleted in the outputs too."""
     create(lake, table_name, 2, MERGE_ON_READ)
     insert(lake, table_name, 3)
-    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.1)
     made, asked = threading.Event(), list[None]()
 
     class Job(Locks):
