@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 
 from tests.integration.service_process import (
     ROWS,
-    ServiceProcess,
     Site,
     document,
     firnline,
@@ -93,42 +91,6 @@ def test_a_table_that_is_compacted_on_a_cluster_has_the_rows_and_files_of_local_
         assert len(place.live_files("there")) == 4
         assert counted(here) == counted(there) == (16, 4)
         assert place.unreferenced("there") == set()
-
-
-@pytest.mark.slow
-def test_the_service_compacts_on_a_cluster(cluster: SparkCluster, broker: str, tmp_path: Path) -> None:
-    with place_on(cluster, tmp_path, broker) as place:
-        place.create("t")
-        with workers(cluster, 1, 1):
-            service = place.start()
-            service.wait_ready()
-            place.publish(*place.append("t", commits=6, parts=2, rows=100))
-            rows = place.rows("t")
-            service.wait_metric("firnline_commits_total")
-            has_slots(service, executors=2, slots=1)
-            assert place.rows("t") == rows
-            assert len(place.live_files("t")) == 2
-
-
-def slots_of(service: ServiceProcess) -> tuple[int, int]:
-    """Executors and rewrite slots that the status page shows; (0, 0) if it does not answer."""
-    answer = service.get("/api/v1/status")
-    slots = json.loads(answer[1])["slots"] if answer is not None else None
-    return (slots["executors"], slots["slots"]) if slots is not None else (0, 0)
-
-
-def has_slots(service: ServiceProcess, *, executors: int, slots: int) -> None:
-    """Wait for so many executors and rewrite slots."""
-    wanted, seen = (executors, slots), set[tuple[int, int]]()
-
-    def reached() -> bool:
-        seen.add(slots_of(service))
-        return wanted in seen
-
-    try:
-        wait_for(f"{executors} executors, {slots} slots", reached, every=0.1)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; seen: {sorted(seen)}") from None
 
 
 @pytest.mark.slow

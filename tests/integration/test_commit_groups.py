@@ -10,8 +10,7 @@ import pytest
 
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
-from compactor.manifests.cache import ManifestCache
-from compactor.planning.plan_table import TablePlan, plan_table
+from compactor.planning.plan_table import TablePlan
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
@@ -209,26 +208,6 @@ def test_a_key_that_deletes_many_rows_is_applied_although_a_splice_was_planned(l
     assert (group.rows_carried, group.rewritten.rows_deleted) == (0, 100)
     assert lake.rows(table_name) == rows
     assert delete_files(lake, table_name) == 0
-
-
-def test_the_only_equality_delete_of_a_file_becomes_a_position_and_stays_one(lake: Lake, table_name: str) -> None:
-    """Readers pay less for a position. Copying it once more would gain nothing."""
-    create(lake, table_name, 2, MERGE_ON_READ)
-    hundreds(lake, table_name, 1)
-    delete_equal(lake, table_name, "id", [7])
-    rows = lake.rows(table_name)
-
-    def plan() -> TablePlan:
-        policy = lake.settings.policy.for_table(lake.name(table_name))
-        changed = policy.model_copy(update={"equality_delete_threshold": 1, "strategy": "threshold"})
-        return plan_table(lake.view(table_name), changed, ManifestCache(1 << 24))
-
-    with any_size_splices():
-        (group,) = run(lake, plan()).groups
-    assert (group.rewritten.reason, group.rows_carried) == ("deletes_carried", 1)
-    assert [each.content for each in lake.sql(f"SELECT content FROM lake.{table_name}.delete_files")] == [1]
-    assert not plan().groups
-    assert lake.rows(table_name) == rows
 
 
 def test_deletes_are_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:

@@ -13,8 +13,7 @@ import pytest
 from compactor.commit.replace import commit_replacements
 from compactor.commit.snapshots import CommitSummary, Replacement, Snapshots
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import InputError, RetryError, StoppedError
-from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
+from compactor.errors import RetryError, StoppedError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
@@ -145,14 +144,6 @@ def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_n
 # --- several commits, summary properties ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("always", "rollback"), ("auto", None), ("never", None)])
-def test_polaris_is_asked_to_let_writers_win(lake: Lake, table_name: str, setting: Any, expected: str | None) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 2)
-    run(lake, planned(lake, table_name), commit=CommitSettings(polaris_rollback=setting))
-    assert snapshots(lake, table_name)[-1].summary.get(POLARIS_ROLLBACK) == expected
-
-
 @pytest.mark.slow
 def test_state_that_writers_keep_in_summaries_is_found_as_before(lake: Lake, table_name: str) -> None:
     """Flink's and Kafka Connect's committers walk back from the current snapshot until they find their own keys."""
@@ -226,16 +217,6 @@ def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool)
     assert 104 not in {row[0] for row in rows("audit")}
     assert {ref: rows(ref) for ref in ("main", "keep")} == {ref: before[ref] for ref in ("main", "keep")}
     assert unreferenced(lake, table_name) == set()
-
-
-def test_only_branches_can_be_compacted(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
-    lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
-    with pytest.raises(InputError, match="is a tag"):
-        lake.catalogs.load(lake.name(table_name), "keep")
-    with pytest.raises(InputError, match="its branches: main"):
-        lake.catalogs.load(lake.name(table_name), "nowhere")
 
 
 def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> None:

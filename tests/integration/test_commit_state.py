@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
@@ -280,21 +279,6 @@ def test_a_jvm_that_is_lost_while_the_answer_is_judged_deletes_nothing(
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
     assert rest_lake.rows(table_name) == rows
-
-
-def test_an_append_whose_commit_is_on_its_way_never_fails(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str
-) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
-    writer = rest_lake.catalog.load_table(rest_lake.name(table_name).identifier)
-    faulty.before_commit = lambda: run(rest_lake, plan) and None
-    schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("k", pa.int32())])
-    writer.append(pa.table({"id": [77], "a": ["late"], "k": [77]}, schema=schema))
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
-    assert rest_lake.rows(table_name) == sorted([*rows, (77, "late", 77)], key=repr)
-    assert replaces(rest_lake, table_name) == 1
 
 
 # --- what was reported is looked for ----------------------------------------------------------------------------------

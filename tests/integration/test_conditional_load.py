@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from compactor.iceberg.tables import (
 from compactor.table_names import TableName
 from tests.benchmarks.fleet.catalog_calls import LOADS, Call, CallLog, catalog_proxy
 from tests.services.counting_proxy import Wire, counting_proxy
+from tests.services.http_proxy import Answer, Proxy, proxy
 from tests.services.rest_catalog import RestCatalog
-from tests.services.serving import serving
+from tests.services.waiting import wait_for
 
 NOW = 1_000_000.0
 
@@ -65,20 +66,17 @@ class Site:
     @contextmanager
     def calls(self) -> Iterator[list[Call]]:
         """All calls of the block, once it is over."""
-        settle(self.log)
-        before, found = len(self.log.all()), list[Call]()
+        before, found = self._noted(), list[Call]()
         yield found
-        settle(self.log)
-        found.extend(self.log.all()[before:])
+        found.extend(self.log.all()[before : self._noted() - 1])
 
-
-def settle(log: CallLog) -> None:
-    """Wait until the proxy has written what it saw: its answer to one last call stands behind all others."""
-    before = len(log.all())
-    time.sleep(0.3)  # it writes every 0.1 s
-    while len(log.all()) > before:
-        before = len(log.all())
-        time.sleep(0.3)
+    def _noted(self) -> int:
+        """How many calls the proxy has noted. The last one is made here, so all others stand before it."""
+        mark = f"mark{uuid.uuid4().hex}"
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{self.log.uri}/v1/namespaces/db/tables/{mark}")  # noqa: S310
+        wait_for("the proxy's notes", lambda: any(mark in call.table for call in self.log.all()), every=0.02)
+        return len(self.log.all())
 
 
 def seen(calls: list[Call]) -> list[tuple[str, int]]:
@@ -104,22 +102,16 @@ def test_an_unchanged_table_is_one_call_that_is_not_modified_and_no_byte_of_the_
     assert site.store.total == bytes_before
 
 
-def test_without_a_tag_the_location_is_compared_and_the_tag_is_learned(site: Site) -> None:
+def test_the_catalog_must_name_the_location_without_a_tag_and_after_an_hour(site: Site) -> None:
     known = site.create("untagged")
     with site.calls() as calls:
         found = site.look("untagged", KnownVersion(known.metadata_location))
-    assert seen(calls) == [(LOADS, 200)]
-    assert found == Unchanged(KnownVersion(known.metadata_location, known.etag, NOW + 1.0))
-
-
-def test_after_an_hour_the_catalog_must_name_the_location_again(site: Site) -> None:
-    known = site.create("hour")
-    with site.calls() as calls:
-        found = site.look("hour", known, later=ETAG_TRUST_SECONDS)
-        assert isinstance(found, Unchanged)
-        assert site.look("hour", found.known, later=ETAG_TRUST_SECONDS + 1) == found
-    assert seen(calls) == [(LOADS, 200), (LOADS, 304)]
-    assert found.known.checked_at == NOW + ETAG_TRUST_SECONDS
+        assert found == Unchanged(KnownVersion(known.metadata_location, known.etag, NOW + 1.0))
+        later = site.look("untagged", known, later=ETAG_TRUST_SECONDS)
+        assert isinstance(later, Unchanged)
+        assert later.known.checked_at == NOW + ETAG_TRUST_SECONDS
+        assert site.look("untagged", later.known, later=ETAG_TRUST_SECONDS + 1) == later
+    assert seen(calls) == [(LOADS, 200), (LOADS, 200), (LOADS, 304)]
 
 
 def test_a_changed_table_is_one_call(site: Site) -> None:
@@ -160,29 +152,23 @@ def test_listing_takes_two_calls_a_namespace_and_one_more(site: Site) -> None:
     assert sum(kinds.values()) == 2 * kinds["list tables"] + 1
 
 
-@pytest.fixture
-def failing(site: Site) -> Iterator[tuple[Catalogs, dict[str, Any]]]:
+class Failing(Proxy):
     """A catalog that answers all questions about tables with the status of the test."""
-    answer: dict[str, Any] = {"status": 500, "connections": set()}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer_to(self, _body: bytes) -> Answer:
+        self.state["connections"].add(self.client_address)
+        time.sleep(self.state.get("seconds", 0.0))
+        if self.path.startswith("/v1/config"):
+            return Answer.of(200, {})
+        status = self.state["status"]
+        return Answer.of(status, {}) if status == 200 else Answer.error(status, "T", "no")
 
-        def do_GET(self) -> None:
-            answer["connections"].add(self.client_address)
-            time.sleep(answer.get("seconds", 0.0))
-            status = 200 if self.path.startswith("/v1/config") else answer["status"]
-            body = json.dumps({} if status == 200 else {"error": {"message": "no", "type": "T", "code": status}})
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
 
-        def log_message(self, *_arguments: object) -> None:
-            """Quiet."""
-
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
-        yield Catalogs({"rest": {"type": "rest", "uri": address}}), answer
+@pytest.fixture
+def failing() -> Iterator[tuple[Catalogs, dict[str, Any]]]:
+    state: dict[str, Any] = {"status": 500, "connections": set()}
+    with proxy(Failing, state) as address:
+        yield Catalogs({"rest": {"type": "rest", "uri": address}}), state
 
 
 @pytest.mark.parametrize(

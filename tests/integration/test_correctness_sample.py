@@ -19,14 +19,21 @@ pytestmark = pytest.mark.spark
 SAMPLE = (
     ("day_bucket", "java", ("auto", "spark")),
     ("equality_everywhere", "java", ("auto", "splice")),
+    ("evolved_specs_v1", "java", ("auto",)),
+    ("odd_partitions", "java", ("auto",)),
+    ("schema_widened", "java", ("auto",)),
+    ("schema_renamed_predates", "java", ("auto",)),
+    ("data_path", "java", ("auto",)),
+    ("sorted", "java", ("auto",)),
+    ("avro", "java-avro", ("auto",)),
+    ("positions_partition", "java", ("auto",)),
+    ("vectors_twice", "java", ("auto",)),
 )
 MORE = (
     ("nested", "duckdb", ("auto",)),
-    ("sorted", "spark", ("auto",)),
-    ("evolved_specs_v1", "java", ("auto",)),
     ("identity", "pyiceberg", ("splice",)),
-    ("vectors_twice", "java", ("auto",)),
-    ("positions_partition", "java", ("auto",)),
+    ("nan_partitions", "spark", ("auto",)),
+    ("orc", "java-orc", ("auto",)),
 )
 GENERATED = 5
 FILTERS = 3

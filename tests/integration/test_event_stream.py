@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -25,11 +24,10 @@ from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
-from streaming.commit_events.decoder import MAX_EVENT_BYTES, TableChanged
+from streaming.commit_events.decoder import TableChanged
 from streaming.intake.event_query import BatchHandler, EventDecoder, EventQuery, offsets_fixed
 from streaming.intake.event_sources import EventSources
 from streaming.intake.heard import AnyHeard, Heard, HeardLocation
-from streaming.intake.records import ARROW_BATCH_BYTES, records
 from streaming.kafka.broker_watch import BrokerWatch
 from tests.conftest import Lake
 from tests.services import kafka_topics
@@ -237,34 +235,6 @@ def test_offsets_that_were_read_are_those_of_a_group(stage: Stage) -> None:
         wait_for("the offsets", lambda offset=offset: committed() == {0: offset, 1: 0})
     watch.close()
     admin.close()
-
-
-@pytest.mark.slow
-def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:
-    """A batch of the stream has 30 MB; what a Python worker gets at once stays below a few."""
-    sizes: list[int] = []
-
-    def measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict({"nbytes": [batch.nbytes], "rows": [batch.num_rows]})
-
-    def start() -> StreamingQuery:
-        frame = records(stage.lake.session, stage.settings.kafka, 100).mapInArrow(measured, "nbytes long, rows long")
-        writer = frame.writeStream.option("checkpointLocation", f"{stage.checkpoint}/measured")
-        return writer.foreachBatch(lambda batch, _: sizes.extend(row["nbytes"] for row in batch.collect())).start()
-
-    with stopping(first := start()), stage.events():
-        wait_for("the offsets", lambda: offsets_fixed(first))
-    for number in range(24):
-        stage.producer.send(stage.topic, event(f"t{number:02}", size=MAX_EVENT_BYTES))
-    for _ in range(3):
-        stage.producer.send(stage.topic, event("too_large", size=3 * MAX_EVENT_BYTES))
-    stage.producer.flush()
-    with stopping(start()), stage.events():
-        wait_for("the large events", lambda: len(stage.heard) == 24)
-        wait_for("the bytes", lambda: sum(sizes) > 27 * MAX_EVENT_BYTES)
-    assert stage.names == [f"t{number:02}" for number in range(24)]
-    assert max(sizes) < ARROW_BATCH_BYTES + 2 * MAX_EVENT_BYTES
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from compactor.errors import InputError, RetryError
 from compactor.events import Event
 from compactor.history.appender import Batches, History
 from compactor.history.decisions import Decision
-from compactor.history.table import BATCH_ID, COLUMNS, HistoryQuery, HistoryTable
+from compactor.history.table import BATCH_ID, HistoryQuery, HistoryTable
 from compactor.iceberg.tables import Catalogs
 from compactor.table_names import TableName
 from streaming.commands.history import history as history_command
-from streaming.commands.history import moment, show
+from streaming.commands.history import show
 from tests.conftest import Lake
 from tests.integration.service_process import ROWS, Site, document, firnline
 from tests.integration.table_kit import planned, run
@@ -52,18 +52,6 @@ def kept(catalogs: Catalogs) -> HistoryTable:
 
 def asked(kept: HistoryTable, **query: Any) -> list[dict[str, Any]]:
     return kept.read(HistoryQuery(**{"table": EVENTS, "since": NOON - 100 * DAY, **query}))
-
-
-def test_the_table_and_its_namespace_are_made_by_day_and_with_every_column(
-    kept: HistoryTable, catalogs: Catalogs
-) -> None:
-    for _ in range(2):
-        kept.ensure()
-    table = catalogs.catalog("lake").load_table(NAME.identifier)
-    assert [(field.name, field.field_type, field.doc) for field in table.schema().fields] == list(COLUMNS)
-    assert [
-        (str(field.transform), table.schema().find_column_name(field.source_id)) for field in table.spec().fields
-    ] == [("day", "decided_at")]
 
 
 def test_what_is_appended_is_read_newest_first(kept: HistoryTable) -> None:
@@ -142,15 +130,6 @@ def test_a_table_of_others_is_refused_and_a_silent_catalog_is_not_the_users_faul
     for call in (deaf.ensure, lambda: deaf.append([done()], "x"), lambda: asked(deaf)):
         with pytest.raises(RetryError):
             call()
-
-
-@pytest.mark.parametrize(
-    ("text", "before"),
-    [("30d", 30 * DAY), ("12h", DAY / 2), ("90m", 5400.0), ("2 w", 14 * DAY), ("2026-01-20", 1.5 * DAY)],
-)
-def test_times_are_ago_or_given(text: str, before: float) -> None:
-    assert moment(text, NOON) == NOON - before
-    assert moment("2026-01-21T13:00:00+01:00", 0.0) == NOON
 
 
 # --- with Spark -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from tests.services.firnline_image import (
     image_bytes,
     lonely_network,
 )
-from tests.services.rest_catalog import RestCatalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test builds the image
 
@@ -124,20 +123,6 @@ def ready(service: Container) -> bool:
     assert running(service), service.log[-3000:]
     asked = "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/readyz', timeout=4)"
     return service.execute("python", "-c", asked).returncode == 0
-
-
-def test_it_compacts_on_s3_behind_a_rest_catalog(tmp_path: Path, rest_catalog: RestCatalog) -> None:
-    with site(tmp_path / "data", "127.0.0.1:1", catalogs={"lake": rest_catalog.properties}) as place:
-        place.create("events")
-        place.append("events")
-        rows = place.rows("events")
-        writable_for_all(place.folder)
-        options = ("--network", "host", *HARDENED, "--volume", f"{place.folder}:{place.folder}")
-        command = (built_image(), "-c", str(place.config), "compact", "db.events", "--engine", "spark")
-        done = docker("run", "--rm", *options, *command, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert place.operations("events") == ["append"] * 6 + ["replace"]
-        assert place.rows("events") == rows
 
 
 def test_an_executor_of_the_image_does_the_work(tmp_path: Path) -> None:

@@ -29,25 +29,6 @@ for name, module in sorted(sys.modules.items()):
     print(name, getattr(module, "__file__", None))
 """
 
-ONLY_PACKAGES = """
-import sys
-from importlib.metadata import packages_distributions
-
-def normal(name):
-    return name.lower().replace("_", "-").replace(".", "-")
-
-PINNED, OWNERS = set(sys.argv[2:]), packages_distributions()
-
-class Others:
-    def find_spec(self, name, path=None, target=None):
-        owners = {normal(each) for each in OWNERS.get(name.partition(".")[0], ())}
-        if owners and not owners & PINNED:
-            raise ModuleNotFoundError(f"{name} is not in the image", name=name)
-
-sys.meta_path.insert(0, Others())
-sys.path.insert(0, sys.argv[1])
-"""
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -117,16 +98,6 @@ def test_the_sdist_holds_what_a_reader_needs(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {*TEXTS, "Makefile", "deploy/setup.sh", "docs/settings.md", "pyproject.toml"} <= names
-
-
-@pytest.mark.slow
-def test_no_module_imports_a_package_that_the_image_has_not(tmp_path: Path) -> None:
-    """What an extra brings is imported where it is used."""
-    lines = (ROOT / "deploy" / "docker" / "requirements.txt").read_text().splitlines()
-    pinned = [line.partition("==")[0] for line in lines if "==" in line]
-    code = ONLY_PACKAGES + IMPORTS + "from compactor.spark import session; print(session.__file__)"
-    where = run(sys.executable, "-I", "-B", "-c", code, str(ROOT), "firnline", *pinned, cwd=tmp_path)
-    assert where.startswith(str(ROOT))
 
 
 @pytest.mark.slow

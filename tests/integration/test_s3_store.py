@@ -82,23 +82,6 @@ def test_another_magic_number_costs_the_smallest_part(
     assert store.moved["copied"] == 6 * MIB + 4
 
 
-def test_files_behind_each_other(
-    store: CountedStore, s3_server: S3Server, folder: str, source: str, output: str
-) -> None:
-    second = s3_server.put(f"{folder}/second", LARGE[::-1])
-    file = store.create(output)
-    file.write(MAGIC)
-    file.copy_range(source, 4, 9 * MIB)
-    file.copy_range(second, 4, 6 * MIB)
-    file.copy_range(second, 4 + 6 * MIB, MIB)  # adjacent: one part
-    file.copy_range(source, 11 * MIB, 100)
-    file.write(b"footer")
-    file.finish()
-    expected = LARGE[: 9 * MIB + 4] + LARGE[::-1][4 : 4 + 7 * MIB] + LARGE[11 * MIB : 11 * MIB + 100] + b"footer"
-    assert s3_server.get(output) == expected
-    assert store.moved == Counter(read=4 + 100, sent=100 + 6, copied=16 * MIB + 4)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_any_mixture_is_put_together_exactly(
     store: S3ByteStore, s3_server: S3Server, source: str, output: str, seed: int

@@ -7,27 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError
-from compactor.locations import plain_path
 from compactor.rewrite.tasks import runner, spark_scan, spark_tasks
 from compactor.rewrite.tasks.output_task import run_task
 from tests.conftest import Lake
 from tests.integration.compact_check import (
+    COMPARED,
     COPIED,
     NO_EQUALITY_DELETES,
     REQUESTED,
     WITH_SPARK_SLOW,
     compact_and_check,
-    py_rows,
 )
 from tests.integration.table_kit import (
     MERGE_ON_READ,
@@ -45,41 +39,8 @@ from tests.slow import slow
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("tiny_files_spliced")]
 
-NO_AVRO = "Unsupported file format: FileFormat.AVRO"
-
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
-
-NESTED = "id int, a string, s struct<x: int, y: string>, l array<int>, m map<string, int>, f float, d decimal(9,2)"
-ROW = "{id}, 'a{id}', named_struct('x', {id}, 'y', 'q'), array({id}, null), map('k', {id}), 1.5, 2.25"
-CHANGES = {
-    "added": ("ADD COLUMN n string FIRST", "'n', " + ROW),
-    "dropped": ("DROP COLUMN a", ROW.replace(" 'a{id}',", "")),
-    "renamed": ("RENAME COLUMN a TO z", ROW),
-    "reordered": ("ALTER COLUMN a FIRST", "'a{id}', " + ROW.replace(" 'a{id}',", "")),
-    "int to bigint": ("ALTER COLUMN id TYPE bigint", ROW.replace("{id}, 'a", "{id} + 5000000000, 'a")),
-    "float to double": ("ALTER COLUMN f TYPE double", ROW.replace("1.5", "1e300D")),
-    "wider decimal": ("ALTER COLUMN d TYPE decimal(20,2)", ROW.replace("2.25", "123456789012345678.25")),
-    "added in struct": ("ADD COLUMN s.z int", ROW.replace("'y', 'q'", "'y', 'q', 'z', 3")),
-    "renamed in struct": ("RENAME COLUMN s.y TO yy", ROW),
-    "wider element": ("ALTER COLUMN l.element TYPE bigint", ROW.replace("array({id}", "array({id} + 5000000000")),
-}
-
-
-QUICK_CHANGES = ("added", "renamed", "int to bigint", "renamed in struct")
-
-
-@pytest.mark.parametrize("change", [*QUICK_CHANGES, *slow(*(each for each in CHANGES if each not in QUICK_CHANGES))])
-def test_schema_drift(lake: Lake, table_name: str, change: str) -> None:
-    """Files that all predate the change are copied as they are; those of both schemas are not."""
-    statement, later = CHANGES[change]
-    lake.sql(f"CREATE TABLE lake.{table_name} ({NESTED}) USING iceberg")
-    for number in range(2):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({ROW.format(id=number)})")
-    lake.sql(f"ALTER TABLE lake.{table_name} {statement}")
-    compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
-    lake.sql(f"INSERT INTO lake.{table_name} VALUES ({later.format(id=7)})")
-    compact_and_check(lake, table_name, 1, {("encode", "schema_differs")}, in_duckdb=True)
 
 
 def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, tmp_path: Path) -> None:
@@ -108,24 +69,6 @@ def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, 
 # --- formats, layouts, names ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file_format", [*slow("orc"), "avro"])
-def test_other_formats_with_deletes(lake: Lake, table_name: str, file_format: str) -> None:
-    create(lake, table_name, properties=f"'write.format.default'='{file_format}', {MERGE_ON_READ}")
-    insert(lake, table_name, 2)
-    excuse = NO_AVRO if file_format == "avro" else None
-    compact_and_check(lake, table_name, 1, {("spark", "file_format")}, unreadable=excuse)
-    insert(lake, table_name)
-    delete_equal(lake, table_name, "id", [3])
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
-    excuse = NO_AVRO if file_format == "avro" else NO_EQUALITY_DELETES
-    compact_and_check(
-        lake, table_name, 1, {("spark", "file_format")}, unreadable=f"{excuse}|{NO_EQUALITY_DELETES}", deleted=6
-    )
-    assert {row.file_format for row in lake.sql(f"SELECT file_format FROM lake.{table_name}.data_files")} == {
-        file_format.upper()
-    }
-
-
 def test_rows_that_spark_reads_into_another_partition_are_left_alone(lake: Lake, table_name: str) -> None:
     """Iceberg's ORC reader is a second late for fractions of a second before 1970: the row would change its year."""
     lake.sql(
@@ -142,18 +85,6 @@ def test_rows_that_spark_reads_into_another_partition_are_left_alone(lake: Lake,
     assert unreferenced(lake, table_name) == set()
 
 
-def test_a_sorted_table_stays_sorted(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
-    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY a DESC, id")
-    insert(lake, table_name, 2)
-    compact_and_check(lake, table_name, 1, {("spark", "sorted")})
-    (file,) = lake.sql(f"SELECT file_path, sort_order_id FROM lake.{table_name}.files")
-    assert file.sort_order_id == 0  # in the order, and not labelled so: see spark_scan
-    rows = [(row["a"], row["id"]) for row in pq.ParquetFile(plain_path(file.file_path)).read().to_pylist()]
-    assert rows == sorted(sorted(rows, key=lambda row: row[1]), key=lambda row: row[0], reverse=True)
-
-
 @pytest.mark.slow
 def test_copied_row_groups_are_not_labelled_sorted(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
@@ -162,19 +93,6 @@ def test_copied_row_groups_are_not_labelled_sorted(lake: Lake, table_name: str) 
     lake.sql(f"ALTER TABLE lake.{table_name} WRITE UNORDERED")
     compact_and_check(lake, table_name, 1, COPIED)
     assert [row.sort_order_id for row in lake.sql(f"SELECT sort_order_id FROM lake.{table_name}.files")] == [0]
-
-
-@WITH_SPARK_SLOW
-@pytest.mark.parametrize("layout", ["write.data.path", "write.object-storage.enabled"])
-def test_outputs_go_where_the_table_wants_them(lake: Lake, table_name: str, layout: str, engine: str) -> None:
-    elsewhere = f"file://{lake.folder}/else where/{table_name}"
-    value = elsewhere if layout == "write.data.path" else "true"
-    create(lake, table_name, properties=f"'{layout}'='{value}'", by="PARTITIONED BY (a)")
-    insert(lake, table_name, 2)
-    expected = COPIED if engine == "auto" else REQUESTED
-    compact_and_check(lake, table_name, 2, expected, engine=engine, in_duckdb=True)
-    root = elsewhere if layout == "write.data.path" else f"{lake.view(table_name).metadata.location}/data"
-    assert all(plain_path(path).startswith(plain_path(root) + "/") for path in lake.live_files(table_name))
 
 
 @pytest.mark.slow
@@ -192,38 +110,6 @@ def test_names_that_need_quoting(lake: Lake, name: str, engine: str) -> None:
         lake.sql(f"INSERT INTO lake.{table} VALUES (1, 'x y', 'x', 1, 2), (2, null, 'x', null, 2)")
     expected = COPIED if engine == "auto" else REQUESTED
     compact_and_check(lake, table, 2, expected, engine=engine)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "arrow"),
-    [
-        (TimeType(), 3_723_000_004, pa.time64("us")),
-        (UUIDType(), b"\xff" * 16, None),
-        (FixedType(4), b"abcd", pa.binary(4)),
-    ],
-    ids=["time", "uuid", "fixed"],
-)
-def test_types_that_spark_sql_cannot_create(lake: Lake, table_name: str, kind: Any, value: Any, arrow: Any) -> None:
-    """Written by PyIceberg. Spark cannot read a `time` column, so splicing must not need it to."""
-    by = (
-        PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"))
-        if isinstance(kind, TimeType)
-        else PartitionSpec()
-    )
-    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "v", kind, required=False))
-    table = lake.catalog.create_table(lake.name(table_name).identifier, schema, partition_spec=by)
-    values = (
-        pa.array([value], arrow)
-        if arrow
-        else pa.ExtensionArray.from_storage(pa.uuid(), pa.array([value], pa.binary(16)))
-    )
-    for number in range(2):
-        table.append(pa.table([pa.array([number], pa.int64()), values], names=["id", "v"]))
-    before = py_rows(lake, table_name)
-    assert engines(lake.compact(table_name, force=True)) == COPIED
-    assert py_rows(lake, table_name) == before
-    (task,) = table.refresh().scan().plan_files()
-    assert sorted(duckdb.read_parquet(plain_path(task.file.file_path)).select("id").fetchall()) == [(0,), (1,)]
 
 
 # --- column metrics, shares, errors -----------------------------------------------------------------------------------
@@ -310,3 +196,83 @@ def test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed(
     monkeypatch.undo()
     assert lake.rows(table_name) == rows
     assert unreferenced(lake, table_name) == set()
+
+
+# --- partitions, deletes ---
+
+LINEAGE = "*, _row_id, _last_updated_sequence_number"
+
+
+def test_files_of_a_spec_whose_column_was_dropped_are_left_alone(lake: Lake, table_name: str) -> None:
+    lake.sql(f"CREATE TABLE lake.{table_name} (id int, a string) USING iceberg PARTITIONED BY (a)")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (1, 'x')")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (2)")
+    compact_and_check(lake, table_name, 3, COPIED)
+    (why,) = [why for key, why in planned(lake, table_name).unplanned.items() if key.spec_id == 0]
+    assert "partition field a lost its column" in why
+
+
+@pytest.mark.parametrize("by_value", [True, *slow(False)])
+def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted(
+    lake: Lake, table_name: str, by_value: bool
+) -> None:
+    """V1 keeps the field as void, also in all newer files; its values are null."""
+    create(lake, table_name, 1, by="PARTITIONED BY (a)")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (20, 2), (21, 3)")
+    if not by_value:
+        compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
+        return
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='2')")
+    delete_equal(lake, table_name, "id", [20], spec_id=1, partition=[None])
+    compact_and_check(lake, table_name, 1, COMPARED, unreadable=NO_EQUALITY_DELETES, deleted=2)
+    assert lake.sql(f"SELECT file_path FROM lake.{table_name}.delete_files") == []
+
+
+@pytest.mark.parametrize(("version", "granularity"), [(2, "file"), (2, "partition"), (3, "file")])
+@WITH_SPARK_SLOW
+def test_position_deletes_leave_with_their_rows(
+    lake: Lake, table_name: str, version: int, granularity: str, engine: str
+) -> None:
+    create(lake, table_name, version, f"'write.delete.granularity'='{granularity}', {MERGE_ON_READ}")
+    insert(lake, table_name, 3)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (1, 4)")
+    lake.sql(f"UPDATE lake.{table_name} SET a = 'changed' WHERE id = 3")
+    columns = LINEAGE if version == 3 else "*"
+    expected = {("encode", "position_deletes")} if version == 2 else {("encode", "deletion_vectors")}
+    if engine == "spark":
+        expected = REQUESTED
+    compact_and_check(lake, table_name, 1, expected, columns=columns, engine=engine, in_duckdb=True, deleted=9)
+    assert lake.sql(f"SELECT content FROM lake.{table_name}.files WHERE content > 0") == []
+    assert lake.sql(f"SELECT count(*) AS rows FROM lake.{table_name}")[0].rows == 24
+
+
+@pytest.mark.parametrize("spec", ["without fields", "with void fields only"])
+def test_equality_deletes_of_an_unpartitioned_spec_are_global(lake: Lake, table_name: str, spec: str) -> None:
+    if spec == "without fields":
+        create(lake, table_name)
+        lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
+        insert(lake, table_name, 2)
+        delete_equal(lake, table_name, "id", [3, 4])
+    else:
+        create(lake, table_name, 1, by="PARTITIONED BY (a)")
+        insert(lake, table_name, 2)
+        lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
+        lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='2')")
+        delete_equal(lake, table_name, "id", [3, 4], spec_id=1, partition=[None])
+    compact_and_check(lake, table_name, 2, COMPARED, unreadable=NO_EQUALITY_DELETES, deleted=4)
+
+
+def test_an_equality_delete_over_a_dropped_column_is_left_alone(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 2)
+    delete_equal(lake, table_name, "k", [3])
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN k")
+    assert lake.compact(table_name, force=True).snapshot_after is None
+    assert "dropped" in next(iter(planned(lake, table_name).unplanned.values()))

@@ -183,31 +183,6 @@ def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: L
     assert unreferenced(lake, table_name) == set()
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("when", [*slow(WHEN[0]), WHEN[1]])
-def test_rows_that_others_delete_meanwhile_are_deleted_in_the_outputs(
-    lake: Lake, table_name: str, version: int, when: str
-) -> None:
-    create(lake, table_name, version)
-    insert(lake, table_name, 3)
-    result = interfere(lake, table_name, delete_by_position, when)
-    assert lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
-    assert sum(group.rows_rebased for group in result.groups) == 3
-    left = [number for number in range(10) if number != 5]
-    assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted(left * 3)
-    assert unreferenced(lake, table_name) == set()
-
-
-def test_rows_that_others_delete_conflict_with_a_rewrite_by_spark(lake: Lake, table_name: str) -> None:
-    """Nobody knows where Spark put them."""
-    create(lake, table_name, 3)
-    insert(lake, table_name, 3)
-    with pytest.raises(ReplanError, match="was left out: rows of"):
-        interfere(lake, table_name, delete_by_position, WHEN[1], "spark")
-    assert 5 not in {row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")}
-    assert unreferenced(lake, table_name) == set()
-
-
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_the_pinned_snapshot_is_read_not_the_newest(lake: Lake, table_name: str, engine: str) -> None:
     """Rows deleted after planning are still in the outputs, to which the newer equality delete applies."""
