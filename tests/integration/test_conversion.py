@@ -28,7 +28,6 @@ from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
     append,
-    append_and_expire,
     before_first,
     conversion,
     create,
@@ -89,21 +88,6 @@ def test_equality_deletes_become_positions(lake: Lake, table_name: str, version:
     lake.compact(table_name, force=True, rewrite_all=True)
     assert [row[:3] for row in rows(lake, table_name)] == [row[:3] for row in before]
     assert deletes(lake, table_name) == []
-
-
-def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str) -> None:
-    """Iceberg's `expireSnapshots` deletes a Puffin file when one of its vectors has left."""
-    create(lake, table_name, 3, MERGE_ON_READ)
-    insert(lake, table_name, 2)
-    lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id, 'p0', id FROM range(20, 22)")
-    delete_equal(lake, table_name, "id", [5, 20])
-    assert convert(lake, table_name).files_hit == 3
-    delete_equal(lake, table_name, "id", [21])
-    assert convert(lake, table_name).files_hit == 1
-    before = rows(lake, table_name)
-    assert [row[0] for row in before] == sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 2)
-    append_and_expire(lake, table_name)
-    assert rows(lake, table_name) == sorted([*before, (77, "p0", 77)])
 
 
 def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: str) -> None:

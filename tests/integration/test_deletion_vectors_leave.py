@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from tests.correctness.metadata_oracle import check_run
 from tests.correctness.metadata_reader import Entry, SnapshotState
 from tests.integration.table_kit import (
     MERGE_ON_READ,
+    append_rows,
     before_first,
     create,
     delete_equal,
@@ -32,11 +31,10 @@ from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
-FILES, ROWS_PER_FILE = 12, 20
+FILES, ROWS_PER_FILE = 6, 20
 LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
-ENGINES = pytest.mark.parametrize("engine", ["auto", *slow("encode", "spark")])
-EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
+PROPERTIES = f"{MERGE_ON_READ}, 'commit.manifest-merge.enabled'='false', 'write.delete.granularity'='file'"
 
 
 def state_of(lake: Lake, table: str) -> SnapshotState:
@@ -51,53 +49,17 @@ def left(lake: Lake, table: str) -> list[Entry]:
     return dangling(DeleteIndex(state_of(lake, table), lake.metadata(table).unpartitioned_specs))
 
 
-def written(lake: Lake, table: str, version: int, granularity: str, by: str, manifests: int) -> None:
-    """Inserts of one file each, then `manifests` merge-on-read deletes; each file loses a row at least."""
-    properties = f"{MERGE_ON_READ}, {EACH_COMMIT_ITS_MANIFEST}, 'write.delete.granularity'='{granularity}'"
-    create(lake, table, version, properties, by)
-    files = max(FILES, manifests)
-    for number in range(files):
-        append(lake, table, number)
-    doomed = [number * ROWS_PER_FILE for number in range(files)]
-    each = -(-len(doomed) // manifests)
-    for first in range(0, len(doomed), each):
-        ids = ", ".join(map(str, doomed[first : first + each]))
-        lake.sql(f"DELETE FROM lake.{table} WHERE id IN ({ids})")
-    assert sum(manifest.content for manifest in state_of(lake, table).manifests) == manifests
+def written(lake: Lake, table: str, by: str = "") -> None:
+    """Files of one bucket each; each loses a row to a vector of its own commit."""
+    create(lake, table, 3, PROPERTIES, by)
+    firsts = range(0, FILES * ROWS_PER_FILE, ROWS_PER_FILE)
+    for number, first in enumerate(firsts):
+        append_rows(lake, table, [(each, f"a{each}", number % 4) for each in range(first, first + ROWS_PER_FILE)])
+    lake.sql(f"REFRESH TABLE lake.{table}")
+    for first in firsts:
+        lake.sql(f"DELETE FROM lake.{table} WHERE id = {first}")
+    assert sum(manifest.content for manifest in state_of(lake, table).manifests) == FILES
     assert not left(lake, table)
-
-
-@dataclass
-class Tables:
-    """Each table of `written` is written once; `fresh` returns it rolled back to that state."""
-
-    lake: Lake
-    made: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-
-    def fresh(self, version: int, granularity: str, by: str, manifests: int, *, dangling: bool = False) -> str:
-        key = (version, granularity, by, manifests, dangling)
-        if key not in self.made:
-            table = f"db.leave_{uuid.uuid4().hex[:12]}"
-            written(self.lake, table, version, granularity, by, manifests)
-            if dangling:
-                assert leave_dangling(self.lake, table)
-            self.made[key] = (table, state_of(self.lake, table).snapshot_id)
-        table, snapshot = self.made[key]
-        self.lake.sql(f"CALL lake.system.set_current_snapshot('{table}', {snapshot})")
-        self.lake.sql(f"REFRESH TABLE lake.{table}")
-        return table
-
-
-@pytest.fixture(scope="module")
-def tables(lake: Lake) -> Tables:
-    return Tables(lake)
-
-
-def append(lake: Lake, table: str, number: int) -> None:
-    """One file of ROWS_PER_FILE rows, all in one bucket."""
-    start, end = number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE
-    rows = f"SELECT /*+ COALESCE(1) */ id, concat('a', id), {number % 4} FROM range({start}, {end})"
-    lake.sql(f"INSERT INTO lake.{table} {rows}")
 
 
 def compacted(lake: Lake, table: str, engine: str) -> RunResult:
@@ -113,10 +75,10 @@ def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], c
     assert lake.rows(table, columns) == before
 
 
-@ENGINES
-@pytest.mark.parametrize(("by", "manifests"), [(BUCKETED, FILES), *slow(("", 1), ("", FILES), (BUCKETED, 1))])
-def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine: str, by: str, manifests: int) -> None:
-    table_name = tables.fresh(3, "file", by, manifests)
+@pytest.mark.parametrize("engine", ["auto", *slow("encode", "spark")])
+@pytest.mark.parametrize("by", [BUCKETED, *slow("")])
+def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine: str, by: str) -> None:
+    written(lake, table_name, by)
     before = lake.rows(table_name, LINEAGE)
     result = compacted(lake, table_name, engine)
     assert_clean(lake, table_name, result, before, LINEAGE)
@@ -144,8 +106,9 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     return left(lake, table)
 
 
-def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, tables: Tables) -> None:
-    table_name = tables.fresh(3, "file", "", FILES, dangling=True)
+def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, table_name: str) -> None:
+    written(lake, table_name)
+    assert leave_dangling(lake, table_name)
     before, data = lake.rows(table_name, LINEAGE), [entry.path for entry in state_of(lake, table_name).data]
     view = lake.view(table_name)
     assert plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), AS_THE_SERVICE).has_work
@@ -154,10 +117,11 @@ def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own
 
 
 def test_vectors_whose_files_come_back_while_the_commit_is_made_stay(
-    lake: Lake, tables: Tables, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody rolls the table back: Iceberg makes the snapshot for the newest head, and validates no delete file."""
-    table_name = tables.fresh(3, "file", "", FILES, dangling=True)
+    written(lake, table_name)
+    assert leave_dangling(lake, table_name)
     first = lake.view(table_name).snapshot.parent_snapshot_id
     then = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {first}")), key=repr)
 

@@ -43,14 +43,6 @@ def test_executors_read_what_the_driver_reads(lake: Lake, view: TableView) -> No
     assert len({entry.key.spec_id for one in expected for entry in one}) == 2
 
 
-def test_small_reads_start_no_job(lake: Lake, view: TableView) -> None:
-    cache = ManifestCache(2**24)
-    cache.use_reader(ReadOnExecutors(lake.session, from_bytes=2**30))
-    lake.session.sparkContext.setJobGroup("before", "")
-    cache.read(view, view.manifests())
-    assert lake.session.sparkContext.getLocalProperty("spark.jobGroup.id") == "before"
-
-
 def test_a_manifest_that_is_gone_is_named(lake: Lake, view: TableView) -> None:
     lost = view.manifests()[0].manifest_path
     Path(lost.removeprefix("file:")).unlink()

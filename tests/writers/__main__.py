@@ -3,10 +3,9 @@
     python -m tests.writers [--minutes 5] [--seed 1] [--output json]
 
 Kafka Connect with Iceberg's sink, a Flink job with upserts, Spark Structured Streaming and PyIceberg, each as its users
-run it: only catalog properties and connector settings announce commits to firnline, and for PyIceberg three lines or
-`firnline emit`. A real broker, Iceberg's REST catalog and an S3 server; one service that compacts meanwhile, whose
-sweeps come too rarely to find a commit. Latency: from the timestamp of a snapshot to the ledger's count of it, or of a
-later one of that table.
+run it: only catalog properties and connector settings announce commits to firnline, and for PyIceberg three lines. A
+real broker, Iceberg's REST catalog and an S3 server; one service that compacts meanwhile, whose sweeps come too rarely
+to find a commit. Latency: from the timestamp of a snapshot to the ledger's count of it, or of a later one of that table.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.writers.announced import announced, read
 from tests.writers.connect_writer import ConnectWriter
 from tests.writers.flink_writer import FlinkWriter
 from tests.writers.judgement import Facts, counts_of, differences, heard, wrong_with, wrong_with_service
-from tests.writers.pyiceberg_writers import EmitWriter, SnippetWriter
+from tests.writers.pyiceberg_writers import PyIcebergWriter
 from tests.writers.report import Outcome, document, shown
 from tests.writers.rows_topic import RowsTopic
 from tests.writers.spark_writer import SparkWriter
@@ -40,7 +39,7 @@ from tests.writers.writer import Writer
 COMMIT_SECONDS = 5.0
 RATE = 100.0  # rows a second on the topic, and changes a second in Flink
 LAST_COUNT_SECONDS = 30.0
-KINDS: Sequence[type[Writer]] = (ConnectWriter, FlinkWriter, SparkWriter, SnippetWriter, EmitWriter)
+KINDS: Sequence[type[Writer]] = (ConnectWriter, FlinkWriter, SparkWriter, PyIcebergWriter)
 
 
 def writers_of(stage: Stage, source: RowsTopic, seed: int) -> list[Writer]:
@@ -48,8 +47,7 @@ def writers_of(stage: Stage, source: RowsTopic, seed: int) -> list[Writer]:
         ConnectWriter(stage, source),
         FlinkWriter(stage, RATE, seed),
         SparkWriter(stage, source),
-        SnippetWriter(stage, COMMIT_SECONDS, seed),
-        EmitWriter(stage, COMMIT_SECONDS, seed),
+        PyIcebergWriter(stage, COMMIT_SECONDS, seed),
     ]
 
 

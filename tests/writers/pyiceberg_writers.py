@@ -1,20 +1,15 @@
-"""PyIceberg: one job announces its commits with the lines of docs/writers/pyiceberg.md, one with `firnline emit`."""
+"""PyIceberg: a job that announces its commits with the lines of docs/writers/pyiceberg.md."""
 
 from __future__ import annotations
 
 import logging
 import random
-import subprocess
-import sys
 import threading
 import time
-from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from kafka import KafkaProducer
 from pyiceberg.catalog import load_catalog
 
@@ -47,7 +42,12 @@ logging.getLogger("pyiceberg.table").addHandler(RETRIES)
 
 
 class PyIcebergWriter(Writer):
-    """A thread that appends every `every` seconds. A row is in the journal once its commit has succeeded."""
+    """A thread that appends every `every` seconds and announces its commits with the page's own code.
+
+    A row is in the journal once its commit has succeeded.
+    """
+
+    targets = (Target("PyIceberg, three lines", "pyiceberg", "three lines in the job"),)
 
     def __init__(self, stage: Stage, every: float, seed: int) -> None:
         (self.target,) = self.targets
@@ -57,10 +57,10 @@ class PyIcebergWriter(Writer):
         self._failures: list[str] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, name=self.target.table, daemon=True)
-
-    @abstractmethod
-    def announce(self, table: Any) -> None:
-        """Tell firnline of the commit that was just made."""
+        (code,) = blocks(PAGE, "python")
+        self._names: dict[str, Any] = {}
+        exec(compile(code, str(PAGE), "exec"), self._names)  # noqa: S102 - our own page
+        self._producer = KafkaProducer(bootstrap_servers=stage.broker)
 
     def start(self) -> None:
         self._thread.start()
@@ -73,6 +73,7 @@ class PyIcebergWriter(Writer):
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._producer.close(timeout=5)
 
     @property
     def rows(self) -> Mapping[int, str]:
@@ -93,7 +94,7 @@ class PyIcebergWriter(Writer):
             due = max(due + self._every, time.monotonic())
             try:
                 self._commit(table)
-                self.announce(table)
+                self._names["announce"](self._producer, CATALOG, table)
             except Exception as error:  # noqa: BLE001 - a writer that failed is a finding; it goes on
                 self._failures.append(f"{type(error).__name__}: {str(error)[:600]}")
 
@@ -103,51 +104,3 @@ class PyIcebergWriter(Writer):
         values = [self._random.randbytes(8).hex() for _ in ids]
         table.append(pa.table([ids, values], schema=SCHEMA))
         self._rows.update(zip(ids, values, strict=True))
-
-
-class SnippetWriter(PyIcebergWriter):
-    """Announces with the page's own code."""
-
-    targets = (Target("PyIceberg, three lines", "pyiceberg", "three lines in the job"),)
-
-    def __init__(self, stage: Stage, every: float, seed: int) -> None:
-        super().__init__(stage, every, seed)
-        (code,) = blocks(PAGE, "python")
-        self._names: dict[str, Any] = {}
-        exec(compile(code, str(PAGE), "exec"), self._names)  # noqa: S102 - our own page
-        self._producer = KafkaProducer(bootstrap_servers=stage.broker)
-
-    def announce(self, table: Any) -> None:
-        self._names["announce"](self._producer, CATALOG, table)
-
-    def close(self) -> None:
-        super().close()
-        self._producer.close(timeout=5)
-
-
-class EmitWriter(PyIcebergWriter):
-    """Announces with the command line, in the folder of a job that has nothing but a settings file."""
-
-    targets = (Target("PyIceberg, firnline emit", "emitted", "firnline emit"),)
-
-    def __init__(self, stage: Stage, every: float, seed: int) -> None:
-        super().__init__(stage, every, seed)
-        self._config = _emit_settings(stage)
-
-    def announce(self, table: Any) -> None:
-        snapshot = str(table.current_snapshot().snapshot_id)
-        command = ["-c", str(self._config), "emit", f"db.{self.target.table}", "--snapshot-id", snapshot]
-        done = subprocess.run(
-            [sys.executable, "-m", "streaming.cli", *command], capture_output=True, text=True, check=False, cwd=ROOT
-        )
-        if done.returncode != 0:
-            raise AssertionError(f"firnline emit: exit code {done.returncode}: {done.stdout}{done.stderr}")
-
-
-def _emit_settings(stage: Stage) -> Path:
-    folder = stage.folder / "emit"
-    folder.mkdir()
-    config = folder / "firnline.yaml"
-    catalog = {"type": "rest", "uri": stage.catalog.uri}
-    config.write_text(yaml.safe_dump({"catalogs": {CATALOG: catalog}, "kafka": {"bootstrap_servers": stage.broker}}))
-    return config

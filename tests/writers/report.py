@@ -50,28 +50,14 @@ def shown(outcome: Outcome) -> Table:
 def document(outcome: Outcome, seed: int, machine: str) -> dict[str, Any]:
     """The result as JSON: figures of each writer, not its single commits."""
     writers = [
-        {
-            "writer": each.name,
-            "table": each.table,
-            "announced_by": each.announced_by,
+        {name: value for name, value in asdict(each).items() if name not in {"heard", "starting", "announced"}}
+        | {
             "commits": len(each.heard),
-            "seconds": asdict(each.latency),
             "commits_at_start": len(each.starting),
+            "seconds": asdict(each.latency),
             "found_by": {found.value: each.found_by(found) for found in Found},
             "unannounced": each.unannounced,
-            "rows": each.rows,
-            "rewrites": each.rewrites,
-            "commits_made_again": each.retries,
-            "failures": list(each.failures),
         }
         for each in outcome.facts
     ]
-    return {
-        "seed": seed,
-        "measured_seconds": outcome.measured_seconds,
-        "busy_cores": outcome.busy_cores,
-        "rewrites": outcome.rewrites,
-        "writers": writers,
-        "wrong": outcome.wrong,
-        "machine": machine,
-    }
+    return {**asdict(outcome), "facts": writers, "seed": seed, "machine": machine}
