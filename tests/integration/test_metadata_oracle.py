@@ -65,10 +65,9 @@ def table(lake: Lake) -> Compacted:
 
 
 @contextmanager
-def rewritten(path: Path, content: bytes) -> Iterator[None]:
-    """Other bytes in a file, for a while."""
+def rewritten(path: Path) -> Iterator[None]:
+    """What the block writes into a file is undone."""
     real = path.read_bytes()
-    path.write_bytes(content)
     try:
         yield
     finally:
@@ -85,13 +84,10 @@ def edited(location: str, change: Callable[[list[Row]], object]) -> Iterator[Non
         schema = reader.writer_schema
     assert schema is not None
     change(rows)
-    real = path.read_bytes()
-    with path.open("wb") as file:
-        fastavro.writer(file, schema, rows)
-    try:
+    with rewritten(path):
+        with path.open("wb") as file:
+            fastavro.writer(file, schema, rows)
         yield
-    finally:
-        path.write_bytes(real)
 
 
 def manifest_of(table: Compacted, status: int, content: int) -> str:
@@ -200,14 +196,7 @@ def test_a_manifest_that_is_listed_twice_is_found(table: Compacted) -> None:
         assert any("a manifest is listed twice" in finding for finding in table.findings())
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "total-data-files", "total-delete-files", "total-records", "total-files-size", "total-position-deletes",
-        "total-equality-deletes", "added-data-files", "deleted-data-files", "added-records", "deleted-records",
-        "added-files-size", "removed-files-size", "removed-delete-files", "removed-position-deletes",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("key", ["total-records", "total-position-deletes", "added-files-size", "removed-delete-files"])
 def test_wrong_summaries_are_found(table: Compacted, key: str) -> None:
     snapshots = json.loads(json.dumps(table.metadata.document["snapshots"]))
     mine = next(each for each in snapshots if each["snapshot-id"] == table.own)
@@ -237,7 +226,7 @@ def test_damaged_vectors_are_found(table: Compacted) -> None:
     path = local_path(vector.path)
     content = bytearray(path.read_bytes())
     content[(vector.content_offset or 0) + 12] ^= 1
-    with rewritten(path, bytes(content)):
-        assert any("checksum" in finding for finding in table.findings())
-    with rewritten(path, path.read_bytes()[:-1]):
-        assert any("not a Puffin file" in finding for finding in table.findings())
+    for damaged, expected in ((bytes(content), "checksum"), (path.read_bytes()[:-1], "not a Puffin file")):
+        with rewritten(path):
+            path.write_bytes(damaged)
+            assert any(expected in finding for finding in table.findings())
