@@ -6,19 +6,20 @@ import json
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
+from pyiceberg.catalog import load_catalog
 
 from compactor.locations import plain_path
 from streaming.cli import main
-from tests.integration.service_process import (
-    Site,
-    document,
-    firnline,
-)
+from tests.integration.service_process import Site, document, firnline, site
+from tests.services.quick_java import SPARK_CONF
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
+NOBODY = "127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +177,76 @@ def test_manifests_are_merged_now_and_a_second_time_there_is_nothing_to_do(shelf
     assert shelf.rows("listed") == rows
     again = document(in_process(shelf.config, "manifests", "db.listed", "--output", "json"))
     assert (again["run_id"], again["manifests_before"], again["manifests_after"]) == (None, 1, 1)
+
+
+@pytest.mark.parametrize("command", ["debt", "assess"])
+def test_every_table_that_cannot_be_read_is_named(tmp_path: Path, command: str) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = load_catalog("lake", **properties)
+    catalog.create_namespace("db")
+    for name in ("gone", "sound", "strange"):
+        table = catalog.create_table(f"db.{name}", pa.schema([pa.field("id", pa.int64())]))
+        table.append(pa.table({"id": [1]}))
+        metadata = Path(plain_path(table.metadata_location))
+        if name == "gone":
+            metadata.unlink()
+        if name == "strange":
+            metadata.write_text(metadata.read_text().replace('"long"', '"polygon"'))
+    config = tmp_path / "firnline.yaml"
+    config.write_text(yaml.safe_dump({"catalogs": {"lake": properties}}))
+    done = CliRunner().invoke(main, ["-c", str(config), command])
+    assert done.exit_code == 3
+    assert "lake.db.sound" in done.stdout
+    said = done.stderr.splitlines()
+    assert len([line for line in said if "lake.db.gone cannot be loaded" in line]) == 1
+    (strange,) = (line for line in said if "lake.db.strange" in line)
+    assert "PyIceberg cannot parse its metadata" in strange
+    assert "polygon" in strange
+    assert "pydantic" not in done.stderr
+
+
+# --- the user's environment of another Spark: the settings win, and one that cannot work is named at once ---
+
+
+def filled(place: Site) -> None:
+    place.create("t")
+    place.append("t", commits=3, parts=1)
+
+
+@pytest.mark.slow
+def test_the_settings_win_over_the_users_spark(tmp_path: Path) -> None:
+    other = tmp_path / "conf"
+    other.mkdir()
+    (other / "spark-defaults.conf").write_text("spark.task.cpus 9\nspark.master local[7]\n")
+    (other / "spark-env.sh").write_text("export PYSPARK_PYTHON=/nowhere/python\n")
+    environment = {
+        "PYSPARK_PYTHON": "/nowhere/python",
+        "PYSPARK_DRIVER_PYTHON": "ipython",
+        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.task.cpus=9 pyspark-shell",
+        "SPARK_HOME": "/nowhere/spark",
+        "SPARK_CONF_DIR": str(other),
+        "SPARK_REMOTE": "sc://nowhere",
+        "HADOOP_CONF_DIR": str(other),
+    }
+    with site(tmp_path / "site", NOBODY) as place:
+        filled(place)
+        done = firnline(place.config, "compact", "db.t", "--force", "--output", "json", **environment)
+        assert document(done)["groups"][0]["files_in"] == 3
+    (said,) = (line for line in done.stderr.splitlines() if "ignored in the environment" in line)
+    assert all(name in said for name in environment if name != "HADOOP_CONF_DIR")
+    assert "Hadoop configuration in" in done.stderr
+    assert "2 rewrite slots: 2 cores" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interpreter", ["/nowhere/python", *slow("/bin/true")])
+def test_an_interpreter_that_cannot_work_is_named_before_a_rewrite(tmp_path: Path, interpreter: str) -> None:
+    conf = {**SPARK_CONF, "spark.pyspark.python": interpreter}
+    with site(tmp_path / "site", NOBODY, spark={"master": "local[2]", "conf": conf}) as place:
+        filled(place)
+        done = firnline(place.config, "compact", "db.t", "--force")
+        assert done.returncode == 2, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert f"cannot use the interpreter {interpreter}" in last
+        assert "remove spark.pyspark.python" in last
+        assert len(place.live_files("t")) == 3

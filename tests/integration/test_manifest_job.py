@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
@@ -41,12 +38,3 @@ def test_executors_read_what_the_driver_reads(lake: Lake, view: TableView) -> No
         assert [list(one) for one in cache.read(view, manifests)] == expected
         assert reads[-1].misses == from_store
     assert len({entry.key.spec_id for one in expected for entry in one}) == 2
-
-
-def test_a_manifest_that_is_gone_is_named(lake: Lake, view: TableView) -> None:
-    lost = view.manifests()[0].manifest_path
-    Path(lost.removeprefix("file:")).unlink()
-    cache = ManifestCache(2**24)
-    cache.use_reader(ReadOnExecutors(lake.session, from_bytes=0))
-    with pytest.raises(RetryError, match=lost.rsplit("/", 1)[1]):
-        cache.read(view, view.manifests())

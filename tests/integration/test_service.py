@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 CONNECT = Path(__file__).parents[1] / "contracts" / "fixtures" / "kafka_connect"
 
 
-MANY_MANIFESTS = 100
 TWO = 2
 MOVED_BY_A_REWRITE = {"Commits per hour", "Files per hour", "Bytes by engine", "From event to compacted"}
 
@@ -113,25 +112,6 @@ def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> N
     assert (told[0]["catalog"], told[0]["namespace"], told[0]["name"]) == ("lake", ["db"], "in_loop")
     assert (told[0]["files-in"], told[0]["files-out"]) == (24, 4)
     assert shared.view("in_loop").metadata.snapshot_by_id(told[0]["snapshot-id"]) is not None
-
-
-@pytest.mark.slow
-def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> None:
-    """A writer that appends without merging leaves a manifest a commit. Its files are large enough as they are: after a
-    rewrite of files the merge would wait for the writer's next commit.
-    """
-    off_and_no_small_files = {"firnline.enabled": "false", "firnline.policy.target_file_size": "100"}
-    shared.create("in_manifests", **off_and_no_small_files)
-    events = shared.append("in_manifests", commits=MANY_MANIFESTS)
-    rows = shared.rows("in_manifests")
-    shared.set_properties("in_manifests", **{"firnline.enabled": "true"})
-    shared.publish(*events)
-    running.wait_metric("firnline_manifests_merged_total", at_least=MANY_MANIFESTS / 2)
-    assert shared.rows("in_manifests") == rows
-    wait_for(
-        "the ledger to hear of it",
-        lambda: running.metrics().total("firnline_table_manifests", table="lake.db.in_manifests") < MANY_MANIFESTS / 2,
-    )
 
 
 @pytest.mark.slow

@@ -211,28 +211,6 @@ def test_a_default_before_the_columns_of_a_struct(lake: Lake, table_name: str) -
     assert py_rows(lake, table_name) == sorted(map(repr, rows * 2))
 
 
-def test_a_default_behind_the_columns_of_a_struct(lake: Lake, table_name: str) -> None:
-    """What the error of the other order tells to do helps."""
-    lake.sql(
-        f"CREATE TABLE lake.{table_name} (id int, s struct<p:int>) USING iceberg TBLPROPERTIES ('format-version'='3')"
-    )
-    for _ in range(2):
-        lake.sql(
-            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ cast(id as int), "
-            "if(id = 0, null, named_struct('p', 1)) FROM range(2)"
-        )
-    loaded = java_table(lake, table_name)
-    default, kind = lake.session._jvm.org.apache.iceberg.expressions.Expressions.lit(34), loaded.schema().findType("id")
-    loaded.updateSchema().addColumn("s", "n", kind, "", default).moveFirst("s.n").commit()
-    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
-    is_left_alone(lake, table_name, "nested_default")
-    lake.sql(f"ALTER TABLE lake.{table_name} ALTER COLUMN s.n AFTER p")
-    assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
-    assert py_rows(lake, table_name) == sorted(
-        [repr({"id": 0, "s": None}), repr({"id": 1, "s": {"p": 1, "n": 34}})] * 2
-    )
-
-
 def test_row_ids_in_orc(lake: Lake, table_name: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id int) USING iceberg "

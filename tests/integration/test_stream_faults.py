@@ -63,11 +63,7 @@ class Scene:
         with self.admin() as admin:
             admin.create_topics([NewTopic(self.topic, 1, 1, topic_configs=configs)], wait_for_metadata=True)
 
-    def exists(self) -> bool:
-        with self.admin() as admin:
-            return self.topic in admin.list_topics()
-
-    def send(self, *names: str, partition: int = 0, at: int | None = None) -> None:
+    def send(self, *names: str, at: int | None = None) -> None:
         """`at`: the records' timestamp, by default now in milliseconds."""
         producer = KafkaProducer(bootstrap_servers=self.broker.address, acks="all")
         for name in names:
@@ -76,7 +72,7 @@ class Scene:
                 timestamp_ms=int(time.time() * 1000), operation="append",
             )  # fmt: skip
             value = canonical.encode(changed, sender="test")[1]
-            producer.send(self.topic, value=value, partition=partition, timestamp_ms=at).get(30)
+            producer.send(self.topic, value=value, timestamp_ms=at).get(30)
         producer.close()
 
     @property

@@ -5,7 +5,7 @@
 Kafka Connect with Iceberg's sink, a Flink job with upserts, Spark Structured Streaming and PyIceberg, each as its users
 run it: only catalog properties and connector settings announce commits to firnline, and for PyIceberg three lines. A
 real broker, Iceberg's REST catalog and an S3 server; one service that compacts meanwhile, whose sweeps come too rarely
-to find a commit. Latency: from the timestamp of a snapshot to the count of it by the ledger, or of a later one of that table.
+to find a commit. Latency: from the timestamp of a snapshot to the count of it, or of a later one, in the ledger.
 """
 
 from __future__ import annotations
