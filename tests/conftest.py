@@ -89,6 +89,25 @@ GROUPS = {
 `servers` start other servers and processes. `runs` share a Spark session; all other files, `tables`, share another."""
 
 
+def _group(nodeid: str) -> str:
+    """The tests that run in one process: a group of integration tests, or a file."""
+    if nodeid.startswith("tests/contracts/"):
+        return "servers"
+    if not nodeid.startswith("tests/integration/"):
+        return nodeid.partition("::")[0]
+    file = nodeid.removeprefix("tests/integration/test_")
+    return next((group for group, names in GROUPS.items() if file.startswith(names)), "tables")
+
+
+LONG = ("tables", "runs", "services", "servers", "tests/properties/test_simulator.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first; all other files fill the processes up at the end."""
+    rank = {group: number for number, group in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(_group(item.nodeid), len(LONG)))
+
+
 class _FourProcesses(LoadScopeScheduling):
     """With `-n 4`: each group in one process, which starts its session, broker or server once.
 
@@ -96,15 +115,11 @@ class _FourProcesses(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith("tests/contracts/"):
-            return "servers"
-        if not nodeid.startswith("tests/integration/"):
-            return nodeid.partition("::")[0]
-        file = nodeid.removeprefix("tests/integration/test_")
-        return next((group for group, names in GROUPS.items() if file.startswith(names)), "tables")
+        return _group(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False  # else groups of few tests would begin last
     return _FourProcesses(config, log)
 
 

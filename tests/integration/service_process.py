@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
+from click.testing import CliRunner
 from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -43,6 +44,7 @@ from compactor.settings.origins import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from deploy.demo.local_process import free_port
+from streaming.cli import main
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from tests.services.kafka_topics import records
@@ -435,6 +437,12 @@ def firnline(config: Path, *arguments: str, **environment: str) -> subprocess.Co
         cwd=ROOT,
         env={**kept, "COLUMNS": "240", **environment},
     )
+
+
+def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `firnline`, without the seconds that a process needs to start. Not for `run`, which owns its process."""
+    done = CliRunner().invoke(main, ["-c", str(config), *arguments], env=environment)
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 def document(done: subprocess.CompletedProcess[str]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 
 from compactor.locations import plain_path
 from streaming.cli import main
-from tests.integration.service_process import Site, document, firnline, site
+from tests.integration.service_process import Site, document, firnline, in_process, site
 from tests.services.quick_java import SPARK_CONF
 from tests.slow import slow
 
@@ -105,12 +104,6 @@ def test_debt_shows_what_is_paused(shelf: Site) -> None:
     assert "paused: db.sh* until `firnline resume`: audit" in shown
     assert in_process(shelf.config, "resume").returncode == 0
     assert "paused" not in in_process(shelf.config, "debt", "db.shown").stdout
-
-
-def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As `firnline(...)`, without the second that a process needs to start. Not for `run`, which owns its process."""
-    done = CliRunner().invoke(main, ["-c", str(config), *arguments], env=environment)
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(

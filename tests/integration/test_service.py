@@ -26,6 +26,7 @@ from tests.integration.service_process import (
     Site,
     document,
     firnline,
+    in_process,
     label,
     log_lines,
     site,
@@ -205,16 +206,16 @@ def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: S
     asked = label("in_asked")
     wait_for("the ledger", lambda: running.metrics().total("firnline_table_small_files", **asked) == 6)
     assert shared.operations("in_asked").count("replace") == 0
-    refused = firnline(shared.config, "request", "db.in_asked", "--where", "colour = 1")
+    refused = in_process(shared.config, "request", "db.in_asked", "--where", "colour = 1")
     assert (refused.returncode, "is not a filter" in refused.stderr) == (2, True), refused.stderr
     for _ in range(2):
-        assert firnline(shared.config, "request", "db.in_asked", "--where", "part = 'p01'").returncode == 0
+        assert in_process(shared.config, "request", "db.in_asked", "--where", "part = 'p01'").returncode == 0
     wait_for("the part that was asked for", lambda: len(shared.live_files("in_asked")) == 5)
-    assert firnline(shared.config, "request", "db.in_asked").returncode == 0
+    assert in_process(shared.config, "request", "db.in_asked").returncode == 0
     wait_for("the others", lambda: len(shared.live_files("in_asked")) == 3)
     nothing_due = {"name": "firnline_runs_skipped_total", "reason": "nothing_due"}
     skipped = running.metrics().total(**nothing_due)
-    assert firnline(shared.config, "request", "db.in_asked").returncode == 0
+    assert in_process(shared.config, "request", "db.in_asked").returncode == 0
     wait_for("the last answer", lambda: running.metrics().total(**nothing_due) > skipped)
     assert shared.operations("in_asked").count("replace") == 2
     assert shared.rows("in_asked") == rows
@@ -222,7 +223,7 @@ def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: S
     shared.publish(*shared.append("in_broken", commits=2, parts=3))
     next(Path(plain_path(path)) for path in shared.live_files("in_broken") if "part=p01" in path).unlink()
     for part in ("p01", "p02"):  # what cannot be done is told, and stands in nobody's way
-        assert firnline(shared.config, "request", "db.in_broken", "--where", f"part = '{part}'").returncode == 0
+        assert in_process(shared.config, "request", "db.in_broken", "--where", f"part = '{part}'").returncode == 0
     wait_for("the part that is sound", lambda: len(shared.live_files("in_broken")) == 5)
     assert running.metrics().total("firnline_run_failures_total", reason="input_missing", reaction="give_up") == 1
 

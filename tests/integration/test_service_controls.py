@@ -15,14 +15,11 @@ import yaml
 
 from compactor.locations import plain_path
 from compactor.runs.usage_file import NAME
-from tests.integration.service_process import ServiceProcess, Site, firnline, label, log_lines, site, wait_for
-from tests.integration.test_service_ends import wait_until_mid_rewrite
+from tests.integration.service_process import ServiceProcess, Site, in_process, label, log_lines, site, wait_for
+from tests.integration.test_service_ends import MANY, wait_until_mid_rewrite
 from tests.services.processes import python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
-
-LARGE = {"commits": 5, "parts": 40}
-"""200 files into 40: one rewrite slot writes them one after the other, so there is a middle to hit."""
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +73,11 @@ def held_in_mid_rewrite(shared: Site, running: ServiceProcess) -> Iterator[None]
 
 def test_a_pause_during_a_run_ends_it_before_its_commit(shared: Site, running: ServiceProcess) -> None:
     shared.create("in_paused")
-    events = shared.append("in_paused", **LARGE)
+    events = shared.append("in_paused", **MANY)
     rows = shared.rows("in_paused")
     shared.publish(*events)
     with held_in_mid_rewrite(shared, running):
-        assert firnline(shared.config, "pause", "db.in_pau*", "--reason", "audit").returncode == 0
+        assert in_process(shared.config, "pause", "db.in_pau*", "--reason", "audit").returncode == 0
         running.wait_metric("firnline_paused_tables")
         pauses = status(running)["pauses"]
         assert [(each["glob"], each["reason"]) for each in pauses] == [("db.in_pau*", "audit")]
@@ -93,7 +90,7 @@ def test_a_pause_during_a_run_ends_it_before_its_commit(shared: Site, running: S
     wait_for("the rewrite of another table", lambda: "replace" in shared.operations("in_other"))
     assert shared.operations("in_paused") == ["append"] * 5
     assert running.metrics().total("firnline_table_due_seconds", **label("in_paused")) == 0, "it pages nobody"
-    assert firnline(shared.config, "resume").returncode == 0
+    assert in_process(shared.config, "resume").returncode == 0
     wait_for("the rewrite", lambda: "replace" in shared.operations("in_paused"))
     assert shared.operations("in_paused").count("replace") == 1
     assert shared.rows("in_paused") == rows
@@ -157,7 +154,7 @@ def test_a_drained_service_ends_after_its_run_starts_no_other_and_leaves_nothing
 ) -> None:
     """Last of the first life. A table that becomes due in between is counted and waits for the next life."""
     shared.create("in_drained")
-    events = shared.append("in_drained", **LARGE)
+    events = shared.append("in_drained", **MANY)
     rows = shared.rows("in_drained")
     shared.publish(*events)
     with held_in_mid_rewrite(shared, running):

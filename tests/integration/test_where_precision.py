@@ -22,7 +22,7 @@ from tests.slow import slow
 pytestmark = pytest.mark.spark
 
 ROWS = 60
-FILTERS, MANY_FILTERS = 10, 400
+FILTERS, MANY_FILTERS = 6, 400
 Constant = Callable[[random.Random], str]
 
 

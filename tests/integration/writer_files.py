@@ -20,6 +20,7 @@ from compactor.rewrite.splice.splice import SpliceInput, splice
 from compactor.storage.byte_store import ByteRange
 from compactor.storage.local_store import LocalByteStore
 from tests.conftest import Lake
+from tests.slow import slow
 
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(
@@ -235,14 +236,11 @@ def spark(lake: Lake) -> Any:
 
 WRITERS = [
     write_pyarrow,
-    write_pyarrow_v2,
-    write_pyarrow_plain,
-    write_duckdb,
     write_duckdb_newest,
     write_polars,
     write_datafusion,
-    pytest.param("spark_v1", marks=pytest.mark.spark),
     pytest.param("spark_v2", marks=pytest.mark.spark),
+    *slow(write_pyarrow_v2, write_pyarrow_plain, write_duckdb, "spark_v1"),
 ]
 
 
