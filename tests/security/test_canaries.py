@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from typing import Any
 import bcrypt
 import pytest
 import yaml
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 
-from compactor.settings.kafka import KafkaSettings
 from deploy.demo.local_process import free_port
 from deploy.demo.object_store import s3proxy
 from deploy.demo.rest_catalog import files_on, rest_catalog
@@ -32,13 +31,14 @@ from streaming.cli import main
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka.clients import client_arguments
-from tests.integration.service_process import ROOT, ServiceProcess, Site, wait_for
+from tests.integration.service_process import ROOT, ServiceProcess, wait_for
 from tests.security.canaries import Canaries, Watch, leaks_in_files, readable_by_others, watching
+from tests.security.secured_site import SecuredSite
 from tests.services.certificates import issue
 from tests.services.guarded_catalog import GuardedCatalog, guarded_catalog
 from tests.services.kafka_topics import records
-from tests.services.quick_java import SPARK_CONF, quick_java
-from tests.services.secured_broker import SecuredBroker, secured_broker
+from tests.services.quick_java import quick_java
+from tests.services.secured_broker import secured_broker
 
 CANARIES = Canaries(
     {
@@ -52,24 +52,20 @@ LIFETIME = 30.0  # seconds of a token, for the service
 
 
 @dataclass
-class Place(Site):
+class Place(SecuredSite):
     """A site whose catalog, store and broker want the canaries."""
 
     catalog: GuardedCatalog | None = None
-    secured: SecuredBroker | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.ui_port = free_port()
+        super().__post_init__()
+
     def _tree(self) -> dict[str, Any]:
-        assert self.secured is not None
-        tree = super()._tree()
-        trust = self.secured.certificates.trust_store()
-        java = f"{SPARK_CONF['spark.driver.extraJavaOptions']} -Djavax.net.ssl.trustStore={trust}"
-        events = self.folder / "spark-events"
+        tree, events = super()._tree(), self.folder / "spark-events"
         events.mkdir()
-        conf = {
-            **SPARK_CONF,
-            "spark.driver.extraJavaOptions": java,
+        tree["spark"]["conf"] |= {
             "spark.hadoop.fs.s3a.secret.key": CANARIES["hadoop"],
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": events.as_uri(),
@@ -77,9 +73,6 @@ class Place(Site):
             "spark.ui.port": str(self.ui_port),
         }
         return tree | {
-            "catalogs": {"lake": dict(self.properties)},
-            "kafka": {**tree["kafka"], "options": self.secured.options("SCRAM-SHA-512")},
-            "spark": {"master": "local[2]", "conf": conf},
             "http": {"basic_auth": {"me": bcrypt.hashpw(CANARIES["page"].encode(), bcrypt.gensalt(4)).decode()}},
             "history": {"table": "ops.history", "batch_seconds": 1},
             "hooks": [
@@ -90,24 +83,9 @@ class Place(Site):
             ],
         }  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.ui_port = free_port()
-        super().__post_init__()
-
-    @property
-    def kafka(self) -> KafkaSettings:
-        return self.settings.kafka
-
-    @property
-    def producer(self) -> KafkaProducer:  # type: ignore[override]
-        if "made" not in self.__dict__:
-            self.__dict__["made"] = KafkaProducer(acks="all", **client_arguments(self.kafka, KafkaProducer))
-        made: KafkaProducer = self.__dict__["made"]
-        return made
-
     def topic_bytes(self) -> bytes:
         """All records of all topics."""
-        found = records(**client_arguments(self.kafka, KafkaConsumer))
+        found = records(**client_arguments(self.settings.kafka, KafkaConsumer))
         return b"".join(repr((one.key, one.value, one.headers)).encode() for one in found)
 
     def command(self, *arguments: str, config: Path | None = None, seconds: int = 300, **environment: str) -> str:
@@ -139,7 +117,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             folder / "site",
             broker.address,
             catalog=catalog,
-            secured=broker,
+            options=broker.options("SCRAM-SHA-512"),
+            trust=certificates.trust_store(),
             properties={**catalog.properties, "warehouse": "s3://lake/warehouse", **files},
         )
         for name in ("tmp", "state", "cache"):
