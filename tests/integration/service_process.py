@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from http.client import HTTPException
@@ -312,22 +311,6 @@ class Site:
     def set_properties(self, table: str, **properties: str) -> None:
         with self.catalogs.catalog("lake").load_table(("db", table)).transaction() as change:
             change.set_properties(properties)
-
-    @contextmanager
-    def pointing(self, table: str, metadata_location: str) -> Iterator[None]:
-        """While the block runs, the catalog names another metadata file for the table."""
-        before = self.view(table).metadata_location
-
-        def point(location: str) -> None:
-            with closing(sqlite3.connect(self.folder / "catalog.db", timeout=30)) as catalog, catalog:
-                change = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = ?"
-                catalog.execute(change, (location, table))
-
-        point(metadata_location)
-        try:
-            yield
-        finally:
-            point(before)
 
     def append(self, table: str, commits: int = 6, parts: int = 4, rows: int = 1000) -> list[TableChanged]:
         """`commits` appends, each one file per partition; returns the events that a writer would publish."""

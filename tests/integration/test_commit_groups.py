@@ -63,18 +63,6 @@ def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, 
     assert "was removed from the table" in str(result.dropped[0].error)
 
 
-@pytest.mark.parametrize("engine", ["auto", *slow("spark")])
-def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, engine: str) -> None:
-    create(lake, table_name, 2, "", BY_A)
-    insert(lake, table_name, 3)
-    plan = planned(lake, table_name, engine=engine)
-    for group in plan.groups:
-        Path(plain_path(group.file_group.files[0].entry.path)).unlink()
-    with pytest.raises(GiveUpError) as error:
-        run(lake, plan)
-    assert error.value.reason == "input_missing"
-
-
 DELETE, UPDATE = "DELETE FROM lake.{table} WHERE id = 5", "UPDATE lake.{table} SET k = 100 WHERE id = 5"
 EARLY, LATE = "before the check", "after the check"
 

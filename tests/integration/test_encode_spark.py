@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import time
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -12,10 +10,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DoubleType,
-    FixedType,
-    LongType,
     NestedField,
-    TimeType,
     UUIDType,
 )
 
@@ -172,53 +167,6 @@ def test_schema_evolution_and_position_deletes_of_spark(lake: Lake, table_name: 
     rewritten = encode_all(lake, table_name).rewritten
     assert (rewritten.rows_in, rewritten.rows_deleted, rewritten.rows_out) == (200, 32, 168)
     assert lake.rows(table_name) == before
-
-
-def test_types_that_spark_does_not_write_are_read_by_icebergs_java_readers(lake: Lake, table_name: str) -> None:
-    schema = Schema(
-        NestedField(1, "id", LongType(), required=True),
-        NestedField(2, "u", UUIDType()),
-        NestedField(3, "fixed", FixedType(4)),
-        NestedField(4, "t", TimeType()),
-    )
-    table = lake.catalog.create_table(table_name, schema)
-    row = {"id": 1, "u": bytes(range(16)), "fixed": b"\x00\xff\x01\x80", "t": time(23, 59, 59, 999999)}
-    arrow = pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            pa.field("u", pa.uuid()),
-            pa.field("fixed", pa.binary(4)),
-            pa.field("t", pa.time64("us")),
-        ]
-    )
-    nothing = {"id": 2, "u": None, "fixed": None, "t": None}
-    table.append(pa.Table.from_pylist([row, nothing], schema=arrow))
-    encode_all(lake, table_name)
-    assert java_rows(lake, table_name) == [
-        "Record(1, 00010203-0405-0607-0809-0a0b0c0d0e0f, 00ff0180, 23:59:59.999999)",
-        "Record(2, null, null, null)",
-    ]
-
-
-def java_rows(lake: Lake, name: str) -> list[str]:
-    """The rows as Iceberg's generic Java reader gives them."""
-    jvm = lake.session._jvm
-    file_io = jvm.org.apache.iceberg.hadoop.HadoopFileIO(lake.session._jsc.hadoopConfiguration())
-    metadata = lake.catalog.load_table(name).metadata_location
-    table = jvm.org.apache.iceberg.BaseTable(jvm.org.apache.iceberg.StaticTableOperations(metadata, file_io), name)
-    records = jvm.org.apache.iceberg.data.IcebergGenerics.read(table).build().iterator()
-    rows = []
-    while records.hasNext():
-        record = records.next()
-        values = [record.get(n) for n in range(record.size())]
-        rows.append(f"Record({', '.join(java_text(value) for value in values)})")
-    return sorted(rows)
-
-
-def java_text(value: Any) -> str:
-    if value is None:
-        return "null"
-    return bytes(value).hex() if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def test_workers_take_the_memory_pool_that_keeps_an_encode_small(lake: Lake) -> None:

@@ -183,18 +183,11 @@ def test_the_history_can_be_compacted_and_does_not_record_that(lake: Lake, lake_
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark_jobs(tmp_path: Path) -> None:
+def test_one_run_id_leads_from_the_log_to_the_snapshot_and_the_history(tmp_path: Path) -> None:
     place = Site(tmp_path, "127.0.0.1:1", {"history": {"table": "ops.history"}})
     place.create("t")
     place.append("t", commits=6, parts=2)
-    spark_log = tmp_path / "spark-events"
-    spark_log.mkdir()
-    conf = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": f"file://{spark_log}",
-        "spark.eventLog.compress": "false",
-    }
-    done = firnline(place.config, "compact", "db.t", "--output", "json", FIRNLINE_SPARK__CONF=json.dumps(conf))
+    done = firnline(place.config, "compact", "db.t", "--output", "json")
     run_id = document(done)["run_id"]
 
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
@@ -214,17 +207,6 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark
     }
     assert sorted(row["partition"] for row in rows) == ["part=p00", "part=p01"]
     assert {row["bytes_in"] for row in rows} == {line["bytes_in"] for line in rewritten}
-
-    jobs = [
-        event["Properties"]
-        for path in spark_log.rglob("*")
-        if path.is_file() and not path.name.startswith(".") and not path.name.startswith("appstatus")
-        for event in map(json.loads, path.read_text().splitlines())
-        if event["Event"] == "SparkListenerJobStart" and event["Properties"]["spark.jobGroup.id"] != "firnline-check"
-    ]
-    assert jobs
-    assert {job["spark.jobGroup.id"] for job in jobs} == {run_id}
-    assert all("lake.db.t" in job["spark.job.description"] for job in jobs)
 
 
 def test_a_history_that_is_not_kept_or_cannot_be_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tests.correctness.metadata_reader import (
     TableMetadata,
     local_path,
 )
-from tests.integration.table_kit import MERGE_ON_READ, create, planned, run, upgrade
+from tests.integration.table_kit import MERGE_ON_READ, create, planned, run
 
 pytestmark = pytest.mark.spark
 
@@ -107,19 +107,6 @@ def set_in(status: int, **values: Any) -> Callable[[list[Row]], None]:
             target[key] = value(target[key]) if callable(value) else value
 
     return change
-
-
-def test_an_upgraded_table_has_no_findings(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
-    for number in range(4):
-        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'a', {number % 2})")
-    upgrade(lake, table_name)
-    result = run(lake, planned(lake, table_name, where="k = 0", engine="spark"))
-    metadata = lake.metadata(table_name)
-    assert result.snapshot_before
-    assert result.snapshot_after
-    assert metadata.state(result.snapshot_before).data[0].first_row_id is None
-    assert judge(metadata, [result.snapshot_after], result.snapshot_before).findings == ()
 
 
 def vectors_of_one_file(rows: list[Row]) -> None:

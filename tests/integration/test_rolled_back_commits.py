@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -55,13 +54,10 @@ class Race:
     table: str
     monkeypatch: pytest.MonkeyPatch
 
-    def run(self, work: Callable[[], Any], statement: str, when: str, parts: int = 1) -> Any:
-        """What `work` returns, once it has committed for the second time and another append builds on that.
-
-        `parts`: after how many commits of `work` the writer's takes their place.
-        """
+    def run(self, work: Callable[[], Any], statement: str, when: str) -> Any:
+        """What `work` returns, once it has committed for the second time and another append builds on that."""
         landed, answered, looked, results = threading.Event(), threading.Event(), threading.Event(), list[Any]()
-        verified, committed_id, calls = commit_module._verified, commit_module.committed_id, count(1)
+        verified, committed_id = commit_module._verified, commit_module.committed_id
 
         def look(*arguments: Any) -> int | None:
             found = committed_id(*arguments)
@@ -74,8 +70,6 @@ class Race:
                 assert looked.wait(PATIENCE)
 
         def verify(*arguments: Any) -> int:
-            if next(calls) < parts:
-                return verified(*arguments)
             looked.clear()
             if when != WATCHED:
                 landed.set()
@@ -140,18 +134,6 @@ def test_a_rewrite_is_committed_again(race: Race, version: int, statement: str, 
     assert sum(isinstance(event, GroupRewritten) for event in events) == len(plan.groups), "no byte is written twice"
     assert sum(isinstance(event, CommitRolledBack) for event in events) == int(when == WATCHED)
     assert unreferenced(lake, table) == set()
-
-
-@pytest.mark.parametrize("when", slow(WATCHED, AT_ONCE))
-def test_the_last_part_of_a_run_is_committed_again_where_all_were_rolled_back(race: Race, when: str) -> None:
-    lake, table = race.lake, race.table
-    create(lake, table, by=BY_A)
-    insert(lake, table, 3)
-    plan, commit = planned(lake, table), COMMIT.model_copy(update={"groups": 1})
-    result: RunResult = race.run(lambda: run(lake, plan, commit=commit), INSERT, when, parts=2)
-    assert len(result.groups) == 2
-    assert race.ids() == sorted([*range(10)] * 3)
-    assert len(lake.live_files(table)) == 3 + 1 + 2, "of the first part, of the second, and one of each append"
 
 
 @pytest.mark.parametrize(("version", "statement", "when"), slow(*RACES[:2]))

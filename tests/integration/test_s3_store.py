@@ -442,22 +442,3 @@ def test_what_never_answers_is_retried(failure: Exception) -> None:
     error = s3_errors.translated(failure, "s3://b/k", "reading")
     assert isinstance(error, RetryError)
     assert error.reason == "unavailable"
-
-
-# --- what a table's own writer would have set ---
-
-
-@pytest.mark.parametrize("large", [True, False])
-def test_tags_arrive_where_the_server_keeps_tags(s3_server: S3Server, source: str, output: str, large: bool) -> None:
-    tags = {"team": "a b/c", "iceberg.table": "t"}
-    store = S3ByteStore(s3_server.properties | {f"s3.write.tags.{key}": value for key, value in tags.items()})
-    file = store.create(output)
-    file.copy_range(source, 0, 11 * MIB if large else 100)
-    try:
-        file.finish()
-    except GiveUpError:
-        file.abort()
-        assert not store.exists(output)  # rather none than one without its tags
-        pytest.skip("this S3 server keeps no tags")
-    found = store.request(output, "looking at", "get_object_tagging")["TagSet"]
-    assert {tag["Key"]: tag["Value"] for tag in found} == tags

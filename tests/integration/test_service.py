@@ -24,8 +24,6 @@ from tests.integration.service_process import (
     Metrics,
     ServiceProcess,
     Site,
-    document,
-    firnline,
     in_process,
     label,
     log_lines,
@@ -63,8 +61,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
 def running(shared: Site) -> ServiceProcess:
     """Started after six commits, whose events it does not read: a first start reads a topic from its end."""
     shared.create("in_loop")
-    shared.create("in_damaged")
-    shared.append("in_damaged", commits=2)
     shared.publish(*shared.append("in_loop"))
     service = shared.start()
     service.answers_at_start = service.wait_ready()
@@ -183,22 +179,6 @@ def test_the_sweep_finds_what_no_event_announced(shared: Site, running: ServiceP
     wait_for("the switched-on table's rewrite", lambda: "replace" in shared.operations("in_off"))
 
 
-@pytest.mark.slow
-def test_an_unreadable_table_stops_no_other_and_recovers(shared: Site, running: ServiceProcess) -> None:
-    """The catalog names a metadata file that is not there. (One that is known is not read again.)"""
-    wait_for("its first count", lambda: counted(running, "in_damaged", files=8))
-    with shared.pointing("in_damaged", "file:///nowhere/00007.metadata.json"):
-        metrics = running.wait_metric("firnline_table_stale", **label("in_damaged"))
-        assert metrics.total("firnline_stale_tables") == 1
-        assert metrics.total("firnline_looks_total", outcome="unreadable") >= 1
-        assert metrics.total("firnline_table_files", **label("in_damaged")) == 8  # the last known count
-        shared.create("in_other")
-        shared.publish(*shared.append("in_other"))
-        wait_for("another table's rewrite", lambda: "replace" in shared.operations("in_other"))
-    wait_for("recovery", lambda: running.metrics().total("firnline_stale_tables") == 0)
-    assert_counts_are_exact(shared, running, "in_damaged")
-
-
 def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: ServiceProcess) -> None:
     shared.create("in_asked")
     shared.publish(*shared.append("in_asked", commits=2, parts=3))
@@ -302,25 +282,6 @@ def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -
     (committed,) = [line for line in lines if line["message"] == "committed" and line["table"] == "lake.db.in_loop"]
     assert (committed["files_in"], committed["files_out"], committed["groups"]) == (24, 4, 4)
     assert sum(line["message"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
-
-
-@pytest.mark.slow
-def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess) -> None:
-    """After its end: what waited has been written."""
-    rows = document(firnline(shared.config, "history", "db.in_loop", "--output", "json"))["decisions"]
-    done = [row for row in rows if row["decision"] == "done"]
-    assert {row["run_id"] for row in done} == {
-        snapshot.summary.additional_properties["firnline.run-id"]
-        for snapshot in shared.view("in_loop").metadata.snapshots
-        if snapshot.summary is not None and snapshot.summary.operation.value == "replace"
-    }
-    assert sorted(row["partition"] for row in done) == [f"part=p{number:02d}" for number in range(4)]
-    rows = document(firnline(shared.config, "history", "db.in_events", "--output", "json"))["decisions"]
-    assert sorted((row["decision"], row["reason"], row["partition"]) for row in rows) == [
-        ("skipped", "not_due", f"part=p{number:02d}") for number in range(4)
-    ]
-    (row, *_) = document(firnline(shared.config, "history", "db.out_silent", "--output", "json"))["decisions"]
-    assert (row["decision"], row["reason"], row["partition"]) == ("skipped", "not_acted_on", None)
 
 
 def counted(service: ServiceProcess, table: str, *, files: int) -> Any:
