@@ -70,7 +70,6 @@ GROUPS = {
         "packaging",
         "reporter",
         "s3_store",
-        "unreadable_tables",
     ),
     "runs": (
         "assess",

@@ -130,8 +130,7 @@ def test_who_is_paused_between_look_and_write_loses_even_when_its_number_is_free
     link, write = os.link, local_store._write
 
     def others_go_on() -> None:
-        monkeypatch.setattr(os, "link", link)
-        monkeypatch.setattr(local_store, "_write", write)
+        monkeypatch.undo()
         on = version
         for number in range(KEPT + 5):
             on = LocalLeaseStore(tmp_path).replace(f"{number}".encode(), on)
@@ -178,7 +177,7 @@ def test_a_version_that_is_removed_while_it_is_read_is_read_again(
     real = Path.read_bytes
 
     def read_late(path: Path) -> bytes:
-        monkeypatch.setattr(Path, "read_bytes", real)
+        monkeypatch.undo()
         LocalLeaseStore(tmp_path).replace(b"two", version)
         path.unlink()
         return real(path)

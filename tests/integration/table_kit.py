@@ -87,12 +87,14 @@ def engines(result: RunResult) -> set[tuple[str, str]]:
     return {(group.rewritten.engine, group.rewritten.reason) for group in result.groups}
 
 
-def create(lake: Lake, table: str, version: int = 2, properties: str = "", by: str = "") -> None:
+def create(lake: Lake, table: str, version: int = 2, properties: str = "", by: str = "", commits: int = 0) -> None:
+    """A table, with what `commits` calls of `insert` append."""
     more = f", {properties}" if properties else ""
     lake.sql(
         f"CREATE TABLE lake.{table} (id int, a string, k int) USING iceberg {by} "
         f"TBLPROPERTIES ('format-version'='{version}'{more})"
     )
+    insert(lake, table, commits)
 
 
 def insert(lake: Lake, table: str, commits: int = 1) -> None:

@@ -104,8 +104,7 @@ def test_nothing_is_rewritten_where_icebergs_scan_overlooks_a_delete(
 @pytest.mark.parametrize("engine", ["encode", "spark"])
 def test_a_deletion_vector_takes_the_place_of_older_position_deletes(lake: Lake, table_name: str, engine: str) -> None:
     """Writers must merge them into it (spec); of one that has not, readers bring the older deletes' rows back."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     path = lake.live_files(table_name)[0]
     delete_position(lake, table_name, path, 7)
     upgrade(lake, table_name)

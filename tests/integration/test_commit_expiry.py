@@ -19,7 +19,6 @@ from tests.integration.table_kit import (
     create,
     delete_equal,
     hundreds,
-    insert,
     of_three_files,
     planned,
     run,
@@ -53,8 +52,7 @@ def test_a_delete_file_of_rewritten_and_other_files_outlives_the_commit(lake: La
 
 def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str) -> None:
     """One commit gives vectors to two outputs; later one of them gets another vector."""
-    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A, commits=3)
     other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)"))
     assert sum(group.rows_rebased for group in run(lake, planned(lake, table_name), enabled=other).groups) == 6
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
@@ -66,8 +64,7 @@ def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str
 
 def test_the_copy_of_an_equality_delete_is_as_the_file_was(lake: Lake, table_name: str) -> None:
     """Iceberg removes a delete that arrives while the commit is made, because all data that it sees is newer."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     plan, before = planned(lake, table_name), list[Any]()
 
     def other() -> None:

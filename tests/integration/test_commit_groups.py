@@ -48,8 +48,7 @@ def delete_files(lake: Lake, table: str) -> int:
 @pytest.mark.parametrize("engine", ["auto", *slow("spark")])
 def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, engine: str) -> None:
     """Another compactor has replaced them, its snapshots expired and the files were deleted, all while we planned."""
-    create(lake, table_name, 2, "", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, "", BY_A, commits=3)
     plan = planned(lake, table_name, engine=engine)
     only = [group.file_group.files[0].entry.path for group in plan.groups if group.file_group.partition == {"a": "p1"}]
     every = "options => map('rewrite-all', 'true')"
@@ -96,8 +95,7 @@ def test_deletes_that_arrive_meanwhile_follow_their_rows(
     statement: str,
     engine: str,
 ) -> None:
-    create(lake, table_name, version, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'", BY_A, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
     plan = planned(lake, table_name, engine=engine)
     result = let_in(lake, plan, moment, monkeypatch, lambda: lake.sql(statement.format(table=table_name)))
@@ -223,8 +221,7 @@ def test_a_delete_file_that_stays_is_not_touched(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Iceberg's commit adds delete files only if it removes some. Here none leaves."""
-    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A, commits=3)
     files = f"SELECT file_path, record_count, readable_metrics FROM lake.{table_name}.delete_files"
     plan, before = planned(lake, table_name), list[Any]()
 
@@ -242,8 +239,7 @@ def test_a_delete_file_that_stays_is_not_touched(
 
 def test_a_copy_on_write_commit_costs_the_group_whose_file_it_replaced(lake: Lake, table_name: str) -> None:
     """Iceberg refuses a `replace` snapshot with more rows than it replaces: those of the output cannot be deleted."""
-    create(lake, table_name, 2, "", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, "", BY_A, commits=3)
     plan, before = planned(lake, table_name), lake.rows(table_name)
     result = run(lake, plan, enabled=before_commit(lambda: lake.sql(UPDATE.format(table=table_name))))
     assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p1"}]
@@ -254,8 +250,7 @@ def test_a_copy_on_write_commit_costs_the_group_whose_file_it_replaced(lake: Lak
 
 def test_deletes_cannot_follow_rows_that_spark_wrote(lake: Lake, table_name: str) -> None:
     """Their order is unknown: the group that was hit is left out, the other one is committed."""
-    create(lake, table_name, 2, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, MERGE_ON_READ, BY_A, commits=3)
     plan = planned(lake, table_name, engine="spark")
     result = run(lake, plan, enabled=before_commit(lambda: lake.sql(DELETE.format(table=table_name))))
     assert [group.planned.file_group.partition for group in result.groups] == [{"a": "p0"}]
@@ -269,8 +264,7 @@ def test_deletes_cannot_follow_rows_that_spark_wrote(lake: Lake, table_name: str
 
 
 def test_schema_and_spec_changes_meanwhile_cost_nothing(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, by=BY_A, commits=3)
     plan = planned(lake, table_name)
 
     def other() -> None:
@@ -296,8 +290,7 @@ def test_schema_and_spec_changes_meanwhile_cost_nothing(lake: Lake, table_name: 
 def test_position_deletes_leave_with_the_last_file_they_cover(
     lake: Lake, table_name: str, granularity: str, engine: str
 ) -> None:
-    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'", BY_A, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
     rows = lake.rows(table_name)
     assert delete_files(lake, table_name) == (6 if granularity == "file" else 2)
@@ -337,8 +330,7 @@ def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, by: str, version: int
 ) -> None:
     """Iceberg drops deletes older than every data file it sees; it does not see the outputs (apache/iceberg 10312)."""
-    create(lake, table_name, version, by=by)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, by=by, commits=3)
     plan = planned(lake, table_name)
 
     def other() -> None:
@@ -387,8 +379,7 @@ def meanwhile_of(call: int, lake: Lake, table: str, plan: TablePlan) -> bool:
 
 def test_a_commit_that_may_fail_costs_its_file_groups_alone(lake: Lake, table_name: str) -> None:
     """`partial-progress.max-failed-commits`: the run goes on, and the next one does the rest."""
-    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A, commits=3)
     rows, plan = lake.rows(table_name), planned(lake, table_name)
     assert len(plan.groups) > 1
 
@@ -414,8 +405,7 @@ def test_a_commit_that_may_fail_costs_its_file_groups_alone(lake: Lake, table_na
 def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
     lake: Lake, table_name: str, groups: int
 ) -> None:
-    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
     deletes = lake.sql(f"SELECT DISTINCT file_path FROM lake.{table_name}.delete_files")
     assert len(deletes) < delete_files(lake, table_name)
@@ -434,8 +424,7 @@ def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
 
 def test_a_file_that_is_listed_twice_is_left_alone(lake: Lake, table_name: str) -> None:
     """Readers see its rows twice; a commit that removes it removes both."""
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, by=BY_A, commits=3)
     loaded = java_table(lake, table_name)
     tasks = loaded.newScan().planFiles().iterator()
     file = tasks.next().file()

@@ -10,7 +10,7 @@ import pytest
 from compactor.events import CommitHeld, CommitWaits, Event
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
-from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, create, planned, run
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("version", [2, *slow(3)])
 def test_a_rewrite_is_committed_right_after_the_writers_next_commit(lake: Lake, table_name: str, version: int) -> None:
     """The writer has deleted a row some seconds ago, and deletes another one while the rewrite waits for it."""
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 6)
+    create(lake, table_name, version, MERGE_ON_READ, commits=6)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 0")
     time.sleep(6)
     events, writers = list[Event](), list[threading.Timer]()
@@ -41,8 +40,7 @@ def test_a_rewrite_is_committed_right_after_the_writers_next_commit(lake: Lake, 
 
 
 def test_a_rewrite_of_a_table_that_is_only_appended_to_waits_for_nobody(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 6)
+    create(lake, table_name, commits=6)
     events: list[Event] = []
     run(lake, planned(lake, table_name), commit=CommitSettings(hold_seconds=3600), listener=events.append)
     assert not [event for event in events if isinstance(event, CommitHeld)]

@@ -23,7 +23,6 @@ from tests.integration.table_kit import (
     conversion,
     create,
     delete_equal,
-    insert,
     planned,
     records_of,
     run,
@@ -48,8 +47,7 @@ def partitions(result: RunResult) -> list[str]:
 def test_an_output_that_was_taken_costs_its_file_group_only(
     lake: Lake, table_name: str, version: int, engine: str
 ) -> None:
-    create(lake, table_name, version, "", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, "", BY_A, commits=3)
     rows = lake.rows(table_name)
     other = before_commit(lambda: take(lake, table_name, "a=p1"))
     result = run(lake, planned(lake, table_name, engine=engine), enabled=other)
@@ -77,8 +75,7 @@ class Cleaner:
 
 
 def test_positions_of_a_conversion_that_were_taken_are_written_again(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, commits=3)
     delete_equal(lake, table_name, "id", [5])
     rows, cleaner = lake.rows(table_name), Cleaner(lake, table_name)
     result = conversion(lake, table_name, charge=cleaner.charge).convert()
@@ -88,8 +85,7 @@ def test_positions_of_a_conversion_that_were_taken_are_written_again(lake: Lake,
 
 
 def test_deletes_that_follow_their_rows_are_written_again_if_they_were_taken(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A, commits=3)
     plan, cleaner = planned(lake, table_name), Cleaner(lake, table_name)
     other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5"))
     result = run(lake, plan, enabled=other, charge=cleaner.charge)
@@ -122,8 +118,7 @@ def test_a_partition_whose_folder_would_have_too_long_a_name_is_compacted(
 
 def test_each_file_that_a_run_deletes_is_told(lake: Lake, table_name: str) -> None:
     """Outputs of a group that lost a race, and manifests of the attempts to commit."""
-    create(lake, table_name, 2, "", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, "", BY_A, commits=3)
     heard: list[Event] = []
     before = files_of(lake, table_name)
     other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE a = 'p1'"))

@@ -24,7 +24,6 @@ from tests.integration.table_kit import (
     create,
     delete_equal,
     expire,
-    insert,
     java_table,
     planned,
     run,
@@ -57,8 +56,7 @@ def append_again(lake: Lake, plan: TablePlan) -> None:
 def test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, by=BY_A, commits=3)
     plan, calls = planned(lake, table_name), list[None]()
 
     def enabled() -> bool:
@@ -83,8 +81,7 @@ def test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Committed on V3, every row would get a new id with the next snapshot."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     plan = planned(lake, table_name)
 
     def other() -> None:
@@ -107,8 +104,7 @@ def test_a_delete_that_a_rollback_makes_necessary_again_stays(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt drops it, because it is older than all data then; it must not be remembered as dropped."""
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, by=BY_A, commits=3)
     delete_equal(lake, table_name, "id", [4], partition=["p0"])
     rows, plan, asked = lake.rows(table_name), planned(lake, table_name), list[None]()
     plan = replace(plan, groups=tuple(each for each in plan.groups if each.file_group.partition == {"a": "p1"}))
@@ -139,8 +135,7 @@ def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Write, audit, publish: main moves to the branch, and the branch goes."""
-    create(lake, table_name)
-    insert(lake, table_name)
+    create(lake, table_name, commits=1)
     lake.sql(f"ALTER TABLE lake.{table_name} CREATE BRANCH audit")
     for _ in range(3):
         lake.sql(f"INSERT INTO lake.{table_name}.branch_audit VALUES (100, 'p0', 1)")
@@ -166,8 +161,7 @@ def test_manifests_that_were_merged_or_not_committed_do_not_stay(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, end: str
 ) -> None:
     """Iceberg filters manifests, then merges what it has written: only the merged ones are in the snapshot."""
-    create(lake, table_name, version, f"{MERGE_ON_READ}, 'commit.manifest.min-count-to-merge'='2'", BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, f"{MERGE_ON_READ}, 'commit.manifest.min-count-to-merge'='2'", BY_A, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
     plan, asked = planned(lake, table_name), list[None]()
     assert unused_metadata(lake, table_name) == set()
@@ -195,8 +189,7 @@ def test_manifests_that_were_merged_or_not_committed_do_not_stay(
 def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     plan = planned(lake, table_name, engine="spark")
     before_first(monkeypatch, OutputTaskRunner, "write_ahead", lambda: expire(lake, table_name))
     with pytest.raises(ReplanError) as error:
@@ -209,8 +202,7 @@ def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
 @pytest.mark.parametrize("reason", ["row_count_mismatch", *slow("corrupt_page", "unreadable_data")])
 def test_damage_stays_damage_however_busy_the_table_is(lake: Lake, table_name: str, reason: str) -> None:
     """Deletes and appends of others take no file away; rows that do not add up are not even a rollback's doing."""
-    create(lake, table_name, 2, MERGE_ON_READ, BY_A)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, MERGE_ON_READ, BY_A, commits=3)
     plan = planned(lake, table_name)
     drops = [DroppedGroup(group, GiveUpError("as it was", reason=reason)) for group in plan.groups]
     cache = ManifestCache(1 << 24)

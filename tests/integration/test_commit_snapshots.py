@@ -46,8 +46,7 @@ pytestmark = pytest.mark.spark
 
 def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name: str) -> None:
     """Another commit between the making and the sending: ours is made again, and whether it may land is asked again."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     view = lake.view(table_name)
     java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
     plan, asked = planned(lake, table_name), []
@@ -77,8 +76,7 @@ def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     real = Snapshots.make
 
     def older(snapshots: Snapshots) -> Any:
@@ -99,8 +97,7 @@ def files_below(lake: Lake, table: str, folder: str) -> set[str]:
 
 
 def test_what_spark_wrote_stays_although_hadoop_spells_its_location_otherwise(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, f"'write.data.path'='file://{lake.folder}//odd/./{table_name}'")
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, f"'write.data.path'='file://{lake.folder}//odd/./{table_name}'", commits=3)
     rows = lake.rows(table_name)
     assert lake.compact(table_name, force=True, engine="spark").commits == 1
     assert lake.rows(table_name) == rows
@@ -109,8 +106,7 @@ def test_what_spark_wrote_stays_although_hadoop_spells_its_location_otherwise(la
 
 
 def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     head = lake.view(table_name).snapshot.snapshot_id
     records = lake.in_flight()
 
@@ -127,8 +123,7 @@ def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table
 
 def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_name: str) -> None:
     """Asked while the run works, when its first file is written: it rewrites no more and leaves nothing."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     head, written, plan = lake.view(table_name).snapshot.snapshot_id, threading.Event(), planned(lake, table_name)
 
     def note(_done: int, _tasks: int, _bytes: int) -> None:
@@ -188,8 +183,7 @@ def compact_branch(lake: Lake, table: str, branch: str, **more: Any) -> RunResul
 @pytest.mark.slow
 @pytest.mark.parametrize("deletes", [*slow(False), True])
 def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, 2, MERGE_ON_READ, commits=2)
     lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
     lake.sql(f"ALTER TABLE lake.{table_name} CREATE BRANCH audit")
     for _ in range(2):
@@ -220,8 +214,7 @@ def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool)
 
 
 def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 2)
+    create(lake, table_name, by=BY_A, commits=2)
     lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
     before = lake.view(table_name)
     (known,) = before.metadata.statistics
@@ -235,8 +228,7 @@ def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> No
 
 
 def test_statistics_that_java_refuses_fail_no_run(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
+    create(lake, table_name, commits=1)
     lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
     append(lake, table_name)
     view = lake.view(table_name)

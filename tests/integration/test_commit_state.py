@@ -27,7 +27,6 @@ from tests.integration.table_kit import (
     before_first,
     create,
     expire_history,
-    insert,
     planned,
     records_of,
     replaces,
@@ -59,8 +58,7 @@ def sweep_until_settled(lake: Lake, table: str) -> None:
 def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
 ) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     with faulty.failing(Fault.ANSWER_LOST, status):
         result = run(rest_lake, plan)
@@ -81,8 +79,7 @@ def test_a_commit_that_was_refused_is_sent_again_unless_it_had_landed(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, fault: Fault, status: int
 ) -> None:
     """A login has ended; or a server before Iceberg 1.11, where a commit to another branch came first."""
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     with faulty.failing(fault, status):
         result = run(rest_lake, plan)
@@ -98,8 +95,7 @@ def test_a_run_that_ends_after_a_refusal_deletes_nothing_unless_the_head_has_mov
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, moved: bool
 ) -> None:
     """The refused request may still be under way; for the head it was made for, and for no other."""
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     plan, asked = planned(rest_lake, table_name), list[None]()
 
     def confirm() -> None:
@@ -125,8 +121,7 @@ def test_a_refused_commit_that_lands_before_the_next_attempt_is_found(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, hidden: bool
 ) -> None:
     """The next snapshot would add the outputs a second time: Iceberg's update knows its own manifests again."""
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan, real, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit, []
 
     def early(*arguments: Any, **options: Any) -> Search:
@@ -144,7 +139,6 @@ def test_a_refused_commit_that_lands_before_the_next_attempt_is_found(
     assert result.snapshot_after is not None
     assert not result.dropped
     assert replaces(rest_lake, table_name) == 1 - hidden
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * hidden], key=repr)
 
 
@@ -153,8 +147,7 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Nessie lists the newest snapshot alone. 409 answers a second request of the HTTP client."""
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
 
     def hide() -> None:
@@ -167,15 +160,13 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
         result = run(rest_lake, plan)
     assert landed == [result.snapshot_after]
     assert rest_lake.view(table_name).snapshot.snapshot_id != result.snapshot_after
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
 def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), list[None]()
 
     def blind(*_: Any, **__: Any) -> Search:
@@ -188,7 +179,6 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     monkeypatch.setattr(commit_module, "find_commit", blind)
     with faulty.failing(Fault.ANSWER_LOST, 409), pytest.raises(ReplanError):
         run(rest_lake, plan)
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
@@ -197,8 +187,7 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, honours: bool
 ) -> None:
     """A row-level DELETE is on its way when our rewrite of its files lands. Elsewhere its validation fails."""
-    create(rest_lake, table_name, properties=MERGE_ON_READ)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, properties=MERGE_ON_READ, commits=3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     faulty.before_commit = lambda: run(rest_lake, plan, commit=CommitSettings(polaris_rollback="always")) and None
     faulty.honours_rollback, before = honours, faulty.rolled_back
@@ -211,7 +200,6 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
                 rest_lake.sql(delete)
     finally:
         faulty.honours_rollback = False
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     expected = [row for row in rows if row[0] != 5] if honours else rows
     assert rest_lake.rows(table_name) == expected
     assert faulty.rolled_back - before == int(honours)
@@ -241,8 +229,7 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     PySpark's handler calls the JVM by the connection that waits for the commit's answer. On a busy machine, the handler
     can get that answer; then the run ends as without an interrupt.
     """
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     commits = faulty.commits
 
@@ -254,7 +241,6 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     with suppress(CommitUnknownError, KeyboardInterrupt):
         run(rest_lake, plan)
     wait_for("the commit", lambda: faulty.commits > commits)
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert replaces(rest_lake, table_name) == 1
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
@@ -264,8 +250,7 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
 def test_a_jvm_that_is_lost_while_the_answer_is_judged_deletes_nothing(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
 
     def lost(_error: object) -> str:
@@ -274,7 +259,6 @@ def test_a_jvm_that_is_lost_while_the_answer_is_judged_deletes_nothing(
     monkeypatch.setattr(commit_module, "exception_class", lost)
     with faulty.failing(Fault.ANSWER_LOST, 409), pytest.raises(CommitUnknownError, match="was interrupted"):
         run(rest_lake, plan)
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert replaces(rest_lake, table_name) == 1
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
@@ -287,8 +271,7 @@ def test_a_jvm_that_is_lost_while_the_answer_is_judged_deletes_nothing(
 @pytest.mark.slow
 def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iceberg's own rewrite has reported success with nothing committed (apache/iceberg 17202)."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     rows = lake.rows(table_name)
     monkeypatch.setattr(commit_module, "_sent", lambda *_: True)
     with pytest.raises(CommitUnknownError, match="no snapshot has its id"):
@@ -304,8 +287,7 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The answer is lost, or is that to an HTTP client's second try. REST catalogs settle some of this themselves."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     rows, real = lake.rows(table_name), commit_module._sent
 
     def answered_by_an_error(table: Any, snapshot: Any, summary: Any, sleep: Any) -> bool:
@@ -331,8 +313,7 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
 def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_be_told(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, looked_at: bool, reason: str
 ) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     rows, real = lake.rows(table_name), commit_groups_module.commit_replacements
 
     def one_file_more(table: Any, replacements: Any, *more: Any, **new: Any) -> int:
@@ -357,8 +338,7 @@ def test_commits_bring_an_idempotency_key_where_the_catalog_knows_them(
     with in_front_of(faulty.upstream, faulty.warehouse) as catalog:
         catalog.keys_for = lifetime
         rest = rest_lake_of(lake, catalog, "keyed" if lifetime else "unkeyed")
-        create(rest, table_name)
-        insert(rest, table_name, 3)
+        create(rest, table_name, commits=3)
         rows, plan = rest.rows(table_name), planned(rest, table_name)
         catalog.keys.clear()
         with catalog.failing(Fault.ANSWER_LOST, 504):

@@ -14,7 +14,7 @@ from compactor.locks.flink_locks import Locks
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from tests.conftest import Lake
-from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
+from tests.integration.table_kit import append, create, planned, replaces, run, unreferenced
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -35,8 +35,7 @@ def beaten_once(lake: Lake, table: str, then: Callable[[], object]) -> CommitRig
 
 @pytest.mark.parametrize("how", ["paused", *slow("switched off")])
 def test_a_table_that_is_paused_during_the_attempts_is_not_committed_to(lake: Lake, table_name: str, how: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     off: list[bool] = []
     switches = {"stopping": lambda: bool(off)} if how == "paused" else {"enabled": lambda: not off}
     with pytest.raises(StoppedError, match="switched off or paused before the commit"):
@@ -72,8 +71,7 @@ class SilentLocks(Locks):
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("what", ["catalog", "state", "lock"])
 def test_what_does_not_answer_before_the_commit_costs_no_rewrite(lake: Lake, table_name: str, what: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     seen: list[Event] = []
     more: dict[str, Any] = {}
     if what == "catalog":
@@ -91,8 +89,7 @@ def test_what_does_not_answer_before_the_commit_costs_no_rewrite(lake: Lake, tab
 
 
 def test_a_lease_that_is_lost_is_not_asked_for_again(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     lost = Silent(1, Reason.LEASE_LOST)
     with pytest.raises(RetryError) as error:
         run(lake, planned(lake, table_name), right=CommitRight(confirm=lost))

@@ -9,7 +9,7 @@ import pytest
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.errors import CommitUnknownError, RetryError, StoppedError
 from compactor.lease.right import CommitRight
-from tests.integration.table_kit import append, create, insert, planned, run, unreferenced
+from tests.integration.table_kit import append, create, planned, run, unreferenced
 from tests.integration.test_commit_state import sweep_at, sweep_until_settled
 from tests.services.faulty_catalog import Fault, FaultyCatalog
 from tests.services.rest_lake import RestLake
@@ -27,8 +27,7 @@ def test_a_request_that_lands_after_its_answer_and_after_the_run_finds_its_files
 
     A head that has moved proves nothing either: somebody may roll the table back to the old one.
     """
-    create(rest_lake, table_name)
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, commits=3)
     rows, plan, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), list[None]()
 
     def confirm() -> None:
@@ -49,7 +48,6 @@ def test_a_request_that_lands_after_its_answer_and_after_the_run_finds_its_files
         assert rest_lake.view(table_name).snapshot.snapshot_id == before
     arrived = faulty.arrive()
     assert arrived == ([409] if rolled_back else [200]), "version 2 gives no sequence number a second time"
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
     assert rest_lake.rows(table_name) == rows
@@ -60,12 +58,10 @@ def test_a_request_that_lands_after_its_answer_and_after_the_run_finds_its_files
 def test_a_merge_of_manifests_that_lands_after_its_refusal_finds_its_files(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, version: int
 ) -> None:
-    create(rest_lake, table_name, version, "'commit.manifest-merge.enabled'='false'")
-    insert(rest_lake, table_name, 3)
+    create(rest_lake, table_name, version, "'commit.manifest-merge.enabled'='false'", commits=3)
     rows, view = rest_lake.rows(table_name), rest_lake.view(table_name)
     with faulty.failing(Fault.UNDER_WAY, 409, times=10), pytest.raises(RetryError):
         rewrite_manifests(rest_lake.session, view, (0,), "run-of-test")
     assert faulty.arrive()[0] == 200
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == rows
     assert len(rest_lake.view(table_name).manifests()) < len(view.manifests())

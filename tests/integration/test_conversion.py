@@ -68,8 +68,7 @@ def deletes(lake: Lake, table: str) -> list[Content]:
 
 @pytest.mark.parametrize(("version", "by"), [(2, BY_A), (3, ""), *slow((2, ""), (3, BY_A))])
 def test_equality_deletes_become_positions(lake: Lake, table_name: str, version: int, by: str) -> None:
-    create(lake, table_name, version, MERGE_ON_READ, by)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, MERGE_ON_READ, by, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 3")
     delete_equal(lake, table_name, "id", [3, 5, 99], partition=["p1"] if by else ())
     insert(lake, table_name)  # newer than the delete: its rows stay
@@ -91,16 +90,14 @@ def test_equality_deletes_become_positions(lake: Lake, table_name: str, version:
 
 
 def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
+    create(lake, table_name, commits=1)
     delete_equal(lake, table_name, "id", [77])
     assert convert(lake, table_name).rows == 0
     assert deletes(lake, table_name) == []
 
 
 def test_statistics_are_found_after_a_conversion(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, properties=MERGE_ON_READ)
-    insert(lake, table_name)
+    create(lake, table_name, properties=MERGE_ON_READ, commits=1)
     delete_equal(lake, table_name, "id", [5])
     lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
     (known,) = lake.view(table_name).metadata.statistics
@@ -116,8 +113,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], No
 
 
 def test_a_search_that_fails_costs_no_other(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, properties=MERGE_ON_READ, by=BY_A)
-    insert(lake, table_name, 1)
+    create(lake, table_name, properties=MERGE_ON_READ, by=BY_A, commits=1)
     for value, partition in ((4, "p0"), (5, "p1")):
         delete_equal(lake, table_name, "id", [value], partition=[partition])
     searched = plan_conversion(take_inventory(lake.view(table_name), ManifestCache(1 << 24))).files
@@ -132,8 +128,7 @@ def test_a_search_that_fails_costs_no_other(lake: Lake, table_name: str) -> None
 def test_a_search_whose_job_dies_is_charged_what_it_may_have_read(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(lake, table_name, properties=MERGE_ON_READ)
-    insert(lake, table_name, 1)
+    create(lake, table_name, properties=MERGE_ON_READ, commits=1)
     delete_equal(lake, table_name, "id", [5])
 
     def dies(_task: Any) -> None:
@@ -157,8 +152,7 @@ def test_a_search_whose_job_dies_is_charged_what_it_may_have_read(
 def test_other_commits_meanwhile_are_respected(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
 ) -> None:
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, version, MERGE_ON_READ, commits=2)
     delete_equal(lake, table_name, "id", [5])
 
     def other() -> None:
@@ -178,8 +172,7 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """Iceberg does not validate against deletes of a `replace`: the vectors would leave, and the row come back."""
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, MERGE_ON_READ, commits=3)
     plan = planned(lake, table_name)
     delete_equal(lake, table_name, "id", [5])
     converted: list[int] = []
@@ -208,8 +201,7 @@ def test_a_position_delete_of_the_same_files_meanwhile(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str, known: bool
 ) -> None:
     """V3 has one vector for each file: the new one holds the rows of both."""
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, version, MERGE_ON_READ, commits=2)
     if known:
         lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 2")
     delete_equal(lake, table_name, "id", [5])
@@ -235,8 +227,7 @@ def test_what_a_writer_commits_once_more_stays(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
 ) -> None:
     """The delete applies to the older entry of the data file alone; positions would delete the rows of both."""
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, version, MERGE_ON_READ, commits=2)
     delete_equal(lake, table_name, "id", [5])
     expected = sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 2 + list(range(10)))
     with monkeypatch.context() as patched:
@@ -253,8 +244,7 @@ def test_what_a_writer_commits_once_more_stays(
 
 def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_name: str) -> None:
     """Four are left alone; the fifth makes the table due: one commit, no data file rewritten, then nothing is due."""
-    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'")
-    insert(lake, table_name, 2)
+    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'", commits=2)
     settings = Settings.model_validate({"catalogs": {"lake": {}}, "tables": {"include": ["*"]}})
     service = FollowedTable(lake, table_name, settings, time.time())
     for key in range(5):
@@ -291,8 +281,7 @@ def test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted(lake:
 
 def dropped_column(lake: Lake, table: str) -> int:
     """One delete of the old spec applies to a file, one to nothing, as an upsert writer's first one."""
-    create(lake, table, properties=MERGE_ON_READ, by=BY_A)
-    insert(lake, table)
+    create(lake, table, properties=MERGE_ON_READ, by=BY_A, commits=1)
     delete_equal(lake, table, "id", [3], partition=["p1"])
     delete_equal(lake, table, "id", [77], partition=["p9"])
     for change in ("DROP PARTITION FIELD a", "ADD PARTITION FIELD k", "DROP COLUMN a"):

@@ -16,7 +16,7 @@ from compactor.rewrite.tasks.output_task import run_task
 from compactor.runs.job_errors import RESTORE
 from compactor.storage.byte_store import PERMIT
 from tests.conftest import Lake
-from tests.integration.table_kit import create, insert, planned, run
+from tests.integration.table_kit import create, planned, run
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -24,8 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("damage", ["missing", "overwritten"])
 def test_the_error_names_partition_and_file_and_the_remedy(lake: Lake, table_name: str, damage: str) -> None:
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    insert(lake, table_name, 3)
+    create(lake, table_name, by="PARTITIONED BY (a)", commits=3)
     plan = planned(lake, table_name, where="a = 'p0'")
     file = Path(plain_path(plan.groups[0].file_group.files[0].entry.path))
     if damage == "missing":
@@ -48,8 +47,7 @@ def test_the_error_names_partition_and_file_and_the_remedy(lake: Lake, table_nam
 def test_a_task_that_fails_each_time_costs_its_group_and_no_other(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, reason: Reason
 ) -> None:
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    insert(lake, table_name, 3)
+    create(lake, table_name, by="PARTITIONED BY (a)", commits=3)
     before = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name}")))
 
     def fails_for_p0(work: Any) -> Any:
@@ -69,8 +67,7 @@ def test_a_task_that_fails_each_time_costs_its_group_and_no_other(
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_a_place_where_nothing_may_be_written_is_said_by_each_engine(lake: Lake, table_name: str, engine: str) -> None:
     """Nobody may write to /sys, not even root."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.data.path'='file:///sys/denied')")
     with pytest.raises(GiveUpError) as raised:
         run(lake, planned(lake, table_name, engine=engine))
@@ -80,8 +77,7 @@ def test_a_place_where_nothing_may_be_written_is_said_by_each_engine(lake: Lake,
 
 
 def test_a_table_that_was_dropped_since_the_plan_does_not_exist(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 2)
+    create(lake, table_name, commits=2)
     plan = planned(lake, table_name)
     lake.sql(f"DROP TABLE lake.{table_name} PURGE")
     with pytest.raises(

@@ -28,39 +28,33 @@ KNOWN_BEFORE = (
 
 
 def plain(lake: Lake, table: str) -> None:
-    create(lake, table, by="PARTITIONED BY (a)")
-    insert(lake, table, 4)
+    create(lake, table, by="PARTITIONED BY (a)", commits=4)
 
 
 def drifted(lake: Lake, table: str) -> None:
     """Some groups can be copied, those with files of both schemas cannot."""
-    create(lake, table, by="PARTITIONED BY (a)")
-    insert(lake, table, 3)
+    create(lake, table, by="PARTITIONED BY (a)", commits=3)
     lake.sql(f"ALTER TABLE lake.{table} ADD COLUMN more string")
     for _ in range(2):
         lake.sql(f"INSERT INTO lake.{table} SELECT id, 'p0', id, 'x' FROM range(5)")
 
 
 def with_position_deletes(lake: Lake, table: str) -> None:
-    create(lake, table, by="PARTITIONED BY (a)")
-    insert(lake, table, 4)
+    create(lake, table, by="PARTITIONED BY (a)", commits=4)
     delete_by_position(lake, table)
 
 
 def with_equality_deletes(lake: Lake, table: str) -> None:
-    create(lake, table)
-    insert(lake, table, 4)
+    create(lake, table, commits=4)
     delete_by_equality(lake, table)
 
 
 def orc(lake: Lake, table: str) -> None:
-    create(lake, table, properties="'write.format.default'='orc'", by="PARTITIONED BY (a)")
-    insert(lake, table, 3)
+    create(lake, table, properties="'write.format.default'='orc'", by="PARTITIONED BY (a)", commits=3)
 
 
 def changed_spec(lake: Lake, table: str) -> None:
-    create(lake, table, by="PARTITIONED BY (a)")
-    insert(lake, table, 3)
+    create(lake, table, by="PARTITIONED BY (a)", commits=3)
     lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD bucket(2, id)")
     insert(lake, table, 3)
 

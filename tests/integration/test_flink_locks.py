@@ -22,7 +22,7 @@ from streaming.commands.connection_checks import Status, check_connections
 from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import create, insert
+from tests.integration.table_kit import create
 from tests.services.java_process import java_process
 from tests.services.writer_jars import FLINK_JARS, writer_jars
 from tests.services.zookeeper import zookeeper_server
@@ -185,8 +185,7 @@ def test_a_zookeeper_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.spark
 def test_the_service_waits_while_a_lock_is_held(lake: Lake, table_name: str, database: FlinkDatabase) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 12)
+    create(lake, table_name, commits=12)
     settings = Settings.model_validate({"catalogs": {"lake": {}}, "tables": {"include": ["*"]}})
     service = FollowedTable(lake, table_name, settings, time.time(), locks=Locks([database.settings()]))
     database.lock("job-1")
@@ -202,8 +201,7 @@ def test_the_service_waits_while_a_lock_is_held(lake: Lake, table_name: str, dat
 @pytest.mark.spark
 def test_a_finished_rewrite_waits_for_the_lock(lake: Lake, table_name: str, database: FlinkDatabase) -> None:
     """It is taken while the rewrite is under way, and held longer than a rewrite waits: nothing is committed."""
-    create(lake, table_name)
-    insert(lake, table_name, 12)
+    create(lake, table_name, commits=12)
     settings = Settings.model_validate({"catalogs": {"lake": {}}, "tables": {"include": ["*"]}})
     asked: list[bool] = []
 

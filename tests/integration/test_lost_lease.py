@@ -24,7 +24,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from tests.conftest import Lake
-from tests.integration.table_kit import append, create, insert, planned, records_of, replaces, unreferenced
+from tests.integration.table_kit import append, create, planned, records_of, replaces, unreferenced
 
 pytestmark = pytest.mark.spark
 
@@ -77,8 +77,7 @@ def swept(lake: Lake, table: str, confirm: Callable[[], None], hours: int = 0) -
 def test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing(
     lake: Lake, table_name: str, services: TwoServices
 ) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     rows, plan, events = lake.rows(table_name), planned(lake, table_name), list[Event]()
 
     def paused_before_the_commit() -> bool:
@@ -105,8 +104,7 @@ def test_outputs_that_the_new_service_has_deleted_are_never_committed(
     lake: Lake, table_name: str, services: TwoServices
 ) -> None:
     """The paused service is on another host: the new one cannot see that it lives, takes it for dead and cleans up."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     plan = planned(lake, table_name)
     elsewhere = InFlightRecords(lake.in_flight().location, ELSEWHERE, 60, time.time)
 
@@ -131,8 +129,7 @@ def test_outputs_that_the_new_service_has_deleted_are_never_committed(
 def test_a_service_that_was_replaced_rewrites_no_manifests(
     lake: Lake, table_name: str, services: TwoServices, version: int
 ) -> None:
-    create(lake, table_name, version, "'commit.manifest-merge.enabled'='false'")
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, "'commit.manifest-merge.enabled'='false'", commits=3)
     view = lake.view(table_name)
     services.take_over()
     with pytest.raises(StoppedError):

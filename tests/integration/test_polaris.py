@@ -14,7 +14,7 @@ import pytest
 
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
-from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, create, planned, run
 from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog, in_front_of
 from tests.services.polaris import ADDRESS, CATALOG, PATH, address, polaris_lake
 from tests.services.rest_lake import RestLake
@@ -58,8 +58,7 @@ def test_who_wins(
     place: Place, table_name: str, version: int, setting: str, statement: str, refused: str, stays: bool
 ) -> None:
     lake = place.lake
-    create(lake, table_name, version, MERGE_ON_READ)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, MERGE_ON_READ, commits=3)
     rows, plan = lake.rows(table_name), planned(lake, table_name)
     commit = CommitSettings.model_validate({"polaris_rollback": setting})
     place.catalog.before_commit = lambda: run(lake, plan, commit=commit) and None

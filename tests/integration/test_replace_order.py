@@ -16,7 +16,7 @@ from compactor.table_names import TableName
 from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import MERGE_ON_READ, append, before_commit, create, delete_equal, insert, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, append, before_commit, create, delete_equal, planned, run
 
 pytestmark = pytest.mark.spark
 
@@ -48,8 +48,7 @@ def look(followed: FollowedTable) -> str | None:
 
 
 def test_manifests_of_an_idle_table_follow_files_after_a_time(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
-    insert(lake, table_name, 12)
+    create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'", commits=12)
     followed = service(lake, table_name, min_count=2, min_reduction=1.5, wait_seconds=100)
     assert look(followed) == "replaces_in_a_row"
     followed.now += 1000
@@ -61,8 +60,7 @@ def test_a_finished_rewrite_waits_for_a_writer_if_another_one_came_before_it(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`firnline compact` of another partition, beside the service: the view would end at the second one."""
-    create(lake, table_name, by="PARTITIONED BY (a)")
-    insert(lake, table_name, 3)
+    create(lake, table_name, by="PARTITIONED BY (a)", commits=3)
     other, asked = list[None](), list[None]()
 
     class Writer(Locks):
@@ -106,8 +104,7 @@ def flink_has_converted(lake: Lake, table: str) -> None:
 def test_equality_deletes_are_left_to_flinks_converter(
     lake: Lake, table_name: str, marked: Callable[[Lake, str], None], left: bool
 ) -> None:
-    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'")
-    insert(lake, table_name, 2)
+    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'", commits=2)
     marked(lake, table_name)
     upserts(lake, table_name)
     followed = service(lake, table_name)

@@ -27,7 +27,6 @@ from tests.integration.table_kit import (
     conversion,
     create,
     delete_equal,
-    insert,
     planned,
     run,
     unreferenced,
@@ -120,8 +119,7 @@ def race(rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatc
 @pytest.mark.parametrize(("version", "statement", "when"), RACES)
 def test_a_rewrite_is_committed_again(race: Race, version: int, statement: str, when: str) -> None:
     lake, table, events = race.lake, race.table, list[Event]()
-    create(lake, table, version, MERGE_ON_READ)
-    insert(lake, table, 3)
+    create(lake, table, version, MERGE_ON_READ, commits=3)
     plan = planned(lake, table)
 
     def work() -> RunResult:
@@ -139,8 +137,7 @@ def test_a_rewrite_is_committed_again(race: Race, version: int, statement: str, 
 @pytest.mark.parametrize(("version", "statement", "when"), slow(*RACES[:2]))
 def test_a_conversion_is_committed_again(race: Race, version: int, statement: str, when: str) -> None:
     lake, table = race.lake, race.table
-    create(lake, table, version, MERGE_ON_READ)
-    insert(lake, table, 3)
+    create(lake, table, version, MERGE_ON_READ, commits=3)
     delete_equal(lake, table, "id", [3])
     work = conversion(lake, table, COMMIT).convert
     result: ConversionResult = race.run(work, statement, when)
@@ -155,8 +152,7 @@ def test_a_conversion_is_committed_again(race: Race, version: int, statement: st
 def test_rows_that_a_slow_upsert_deletes_stay_deleted(race: Race) -> None:
     """The upsert takes the place of our first rewrite, at which the second one is planned, and gets its number."""
     lake, table, plans = race.lake, race.table, list[TablePlan]()
-    create(lake, table, by=BY_A)
-    insert(lake, table, 3)
+    create(lake, table, by=BY_A, commits=3)
 
     def visit() -> None:
         plan = planned(lake, table)

@@ -138,8 +138,7 @@ def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, 
 
 
 def test_splice_asked_for_and_refused_writes_nothing(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, properties=MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, properties=MERGE_ON_READ, commits=2)
     lake.sql(f"ALTER TABLE lake.{table_name} ADD COLUMN n int")
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (1, 'a', 1, 1)")
     head = lake.view(table_name).snapshot.snapshot_id
@@ -157,8 +156,7 @@ def test_splice_asked_for_and_refused_writes_nothing(lake: Lake, table_name: str
 def test_a_failed_row_check_commits_nothing(
     lake: Lake, table_name: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 2)
+    create(lake, table_name, commits=2)
     head = lake.view(table_name).snapshot.snapshot_id
     real = spark_scan.rewrite_with_spark
 
@@ -185,8 +183,7 @@ def test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter selects files. Rows lost to one must not be taken for deleted ones (StarRocks 77797)."""
-    create(lake, table_name, properties=MERGE_ON_READ)
-    insert(lake, table_name, 2)
+    create(lake, table_name, properties=MERGE_ON_READ, commits=2)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
     rows, append = lake.rows(table_name), spark_scan._append
     monkeypatch.setattr(spark_scan, "_append", lambda table, read, target: append(table, read.where("id <> 3"), target))
@@ -240,8 +237,7 @@ def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted
 def test_position_deletes_leave_with_their_rows(
     lake: Lake, table_name: str, version: int, granularity: str, engine: str
 ) -> None:
-    create(lake, table_name, version, f"'write.delete.granularity'='{granularity}', {MERGE_ON_READ}")
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, f"'write.delete.granularity'='{granularity}', {MERGE_ON_READ}", commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (1, 4)")
     lake.sql(f"UPDATE lake.{table_name} SET a = 'changed' WHERE id = 3")
     columns = LINEAGE if version == 3 else "*"
@@ -261,8 +257,7 @@ def test_equality_deletes_of_an_unpartitioned_spec_are_global(lake: Lake, table_
         insert(lake, table_name, 2)
         delete_equal(lake, table_name, "id", [3, 4])
     else:
-        create(lake, table_name, 1, by="PARTITIONED BY (a)")
-        insert(lake, table_name, 2)
+        create(lake, table_name, 1, by="PARTITIONED BY (a)", commits=2)
         lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
         lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='2')")
         delete_equal(lake, table_name, "id", [3, 4], spec_id=1, partition=[None])
@@ -270,8 +265,7 @@ def test_equality_deletes_of_an_unpartitioned_spec_are_global(lake: Lake, table_
 
 
 def test_an_equality_delete_over_a_dropped_column_is_left_alone(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 2)
+    create(lake, table_name, commits=2)
     delete_equal(lake, table_name, "k", [3])
     lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN k")
     assert lake.compact(table_name, force=True).snapshot_after is None

@@ -15,7 +15,7 @@ from compactor.table_names import TableName
 from streaming.ledger.table_record import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import MERGE_ON_READ, before_commit, create, insert, planned, run, unreferenced
+from tests.integration.table_kit import MERGE_ON_READ, before_commit, create, planned, run, unreferenced
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -38,8 +38,7 @@ def service(lake: Lake, table: str) -> FollowedTable:
 
 
 def test_a_branch_is_published_before_the_service_rewrites_main(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ)
-    insert(lake, table_name, 12)
+    create(lake, table_name, 2, MERGE_ON_READ, commits=12)
     write_audit(lake, table_name)
     followed = service(lake, table_name)
     with pytest.raises(LaterError, match="branch audit is not published to main") as error:
@@ -59,8 +58,7 @@ def test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the publication; what the branch has deleted is deleted in the outputs too."""
-    create(lake, table_name, 2, MERGE_ON_READ)
-    insert(lake, table_name, 3)
+    create(lake, table_name, 2, MERGE_ON_READ, commits=3)
     made, asked = threading.Event(), list[None]()
 
     class Job(Locks):
@@ -90,8 +88,7 @@ def test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile(
 
 @pytest.mark.parametrize("statement", ["DELETE FROM {} WHERE id = 5", *slow("INSERT INTO {} VALUES (77, 'p0', 77)")])
 def test_a_staged_change_can_be_published(lake: Lake, table_name: str, statement: str) -> None:
-    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.wap.enabled'='true'")
-    insert(lake, table_name, 12)
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.wap.enabled'='true'", commits=12)
     lake.session.conf.set("spark.wap.id", "job-1")
     try:
         lake.sql(statement.format(f"lake.{table_name}"))

@@ -18,7 +18,6 @@ from tests.integration.table_kit import (
     delete_by_position,
     expire,
     expire_history,
-    insert,
     overwrite,
     planned,
     roll_back,
@@ -33,8 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("tiny_files_spliced")]
 
 def recreate(lake: Lake, table: str) -> None:
     lake.sql(f"DROP TABLE lake.{table}")
-    create(lake, table)
-    insert(lake, table, 2)
+    create(lake, table, commits=2)
 
 
 WHEN = ("before the run", "before the commit")
@@ -65,8 +63,7 @@ def test_writers_that_do_not_conflict(
     lake: Lake, table_name: str, other: Callable[[Lake, str], None], version: int, when: str, engine: str
 ) -> None:
     """Appended rows stay. An equality delete that comes during the run applies to outputs: they carry S's number."""
-    create(lake, table_name, version)
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, commits=3)
     view = lake.view(table_name)
     result = interfere(lake, table_name, other, when, engine)
     expected = sorted([*range(10)] * 3)
@@ -93,8 +90,7 @@ CONFLICTS = {
 @pytest.mark.parametrize("conflict", CONFLICTS)
 def test_writers_that_conflict_win(lake: Lake, table_name: str, conflict: str, when: str) -> None:
     other, reason = CONFLICTS[conflict]
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     with pytest.raises(ReplanError) as raised:
         interfere(lake, table_name, other, when)
     assert raised.value.reason == reason
@@ -107,8 +103,7 @@ def test_writers_that_conflict_win(lake: Lake, table_name: str, conflict: str, w
 def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew_if_spark_is_to_read_it(
     lake: Lake, table_name: str
 ) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     with pytest.raises(ReplanError) as raised:
         interfere(lake, table_name, expire, WHEN[0], "spark")
     assert raised.value.reason == "snapshot_expired"
@@ -117,8 +112,7 @@ def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew_if_spark
 @pytest.mark.parametrize("when", [*slow(WHEN[0]), WHEN[1]])
 def test_rows_that_are_given_their_ids_meanwhile_keep_them(lake: Lake, table_name: str, when: str) -> None:
     """The first commit after an upgrade gives them: outputs that were planned before have none."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     upgrade(lake, table_name)
     with pytest.raises(ReplanError, match="were given their ids since planning"):
         interfere(lake, table_name, append, when)
@@ -163,8 +157,7 @@ def test_a_history_that_expires_meanwhile_costs_nothing(
     version: int,
 ) -> None:
     """The files of both snapshots tell what others did; groups that lost no file are committed."""
-    create(lake, table_name, version, MERGE_ON_READ, "PARTITIONED BY (a)")
-    insert(lake, table_name, 3)
+    create(lake, table_name, version, MERGE_ON_READ, "PARTITIONED BY (a)", commits=3)
     result = interfere(lake, table_name, other, when)
     assert sorted(group.planned.file_group.partition["a"] for group in result.groups) == committed
     assert sum(group.rows_rebased for group in result.groups) == 3 * (10 - len(left))
@@ -174,8 +167,7 @@ def test_a_history_that_expires_meanwhile_costs_nothing(
 
 
 def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
+    create(lake, table_name, commits=3)
     rows = lake.rows(table_name)
     interfere(lake, table_name, expire, WHEN[1])
     assert lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
@@ -186,8 +178,7 @@ def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: L
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_the_pinned_snapshot_is_read_not_the_newest(lake: Lake, table_name: str, engine: str) -> None:
     """Rows deleted after planning are still in the outputs, to which the newer equality delete applies."""
-    create(lake, table_name, properties=MERGE_ON_READ)
-    insert(lake, table_name, 3)
+    create(lake, table_name, properties=MERGE_ON_READ, commits=3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (1, 2)")
     plan = planned(lake, table_name, engine=engine)
     delete_by_equality(lake, table_name)

@@ -30,6 +30,11 @@ class RestLake(Lake):
     def sql(self, text: str) -> list[Any]:
         return super().sql(text.replace("lake.", f"{self.catalog_name}."))
 
+    def rows(self, table: str, columns: str = "*") -> list[Any]:
+        """As the catalog has them now: Spark keeps a table that it has loaded."""
+        self.sql(f"REFRESH TABLE lake.{table}")
+        return super().rows(table, columns)
+
 
 def rest_lake_of(lake: Lake, faulty: FaultyCatalog, name: str = "faulty", **more: str) -> RestLake:
     """The REST catalog as seen from the lake's session, there under `name`: Spark opens a catalog once.
