@@ -84,7 +84,7 @@ def test_it_leaves_no_memory_behind(lake: Lake, table_name: str, version: int) -
     if version == 3:
         upgrade(lake, table_name)
     for _ in range(3):
-        lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id, 'x', id FROM range(50000)")
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id, 'x', id FROM range(20000)")
     allocator = lake.session._jvm.org.apache.iceberg.arrow.ArrowAllocation.rootAllocator()
     before = allocator.getAllocatedMemory()
     result = lake.compact(table_name, force=True, engine="spark")
