@@ -86,8 +86,7 @@ def second_takes_over(scene: Scene, table: str) -> None:
 def second_works_too(scene: Scene, table: str) -> None:
     """A second service with a checkpoint of its own rewrites the same tables; it goes when the table is compacted."""
     checkpoint = f"file://{scene.folder}/second"
-    second = scene.site.start(FIRNLINE_STATE__CHECKPOINT=checkpoint)
-    second.wait_ready()
+    second = scene.site.started(FIRNLINE_STATE__CHECKPOINT=checkpoint)
     commit(scene, table)
     wait_for("a rewrite", lambda: "replace" in scene.site.operations(table))
     code, _seconds = second.terminate()

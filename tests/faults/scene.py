@@ -167,8 +167,7 @@ class Scene:
 
     def start_service(self) -> None:
         clock = {} if self.clock is None else self.clock.environment
-        self.service = self.site.start(port=self.port, **clock)
-        self.service.wait_ready()
+        self.service = self.site.started(port=self.port, **clock)
 
     def use_own_clock(self) -> None:
         """Start the service again without a shifted clock."""

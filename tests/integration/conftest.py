@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from compactor.patience.backoff import Backoff
 from tests.conftest import Lake
 from tests.correctness.stage import any_size_splices
+from tests.integration.service_process import Site, site
 from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
 from tests.services.rest_lake import RestLake, rest_lake_of
 
@@ -37,6 +39,12 @@ def _no_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.05)
     if "patient" not in request.fixturenames:
         monkeypatch.setattr("compactor.runs.run_tools.SILENT", frozenset())
+
+
+@pytest.fixture
+def place(tmp_path: Path, broker: str) -> Iterator[Site]:
+    with site(tmp_path, broker) as made:
+        yield made
 
 
 @pytest.fixture

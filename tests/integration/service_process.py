@@ -284,6 +284,12 @@ class Site:
         self.services.append(service)
         return service
 
+    def started(self, **options: Any) -> ServiceProcess:
+        """A service that is ready."""
+        service = self.start(**options)
+        service.wait_ready()
+        return service
+
     def close(self) -> None:
         for service in self.services:
             service.clean_up()

@@ -6,14 +6,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from compactor.locations import plain_path
 from compactor.spark.session import spark_session
-from tests.integration.service_process import ServiceProcess, Site, firnline, label, site, wait_for
+from tests.integration.service_process import ServiceProcess, Site, firnline, label, wait_for
 from tests.integration.test_service_ends import MANY, wait_until_mid_rewrite
 from tests.integration.test_service_lease import wait_standby
 
@@ -22,20 +21,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 DAY_SECONDS = 86_400
 
 
-@pytest.fixture
-def place(tmp_path: Path, broker: str) -> Iterator[Site]:
-    with site(tmp_path, broker) as made:
-        yield made
-
-
 def checkpoint(place: Site) -> Path:
     return Path(plain_path(place.settings.state.checkpoint))
-
-
-def started(place: Site) -> ServiceProcess:
-    service = place.start()
-    service.wait_ready()
-    return service
 
 
 def command(place: Site, *arguments: str) -> None:
@@ -68,7 +55,7 @@ def wait_counted(place: Site, service: ServiceProcess, *tables: str) -> None:
 def test_upgrade_the_new_process_waits_beside_the_old_one_which_drains(place: Site) -> None:
     place.create("t")
     place.create("held")
-    old = started(place)
+    old = place.started()
     command(place, "pause", "db.held")
     appended(place, "t")
     appended(place, "held", commits=2)
@@ -94,7 +81,7 @@ def test_a_backup_keeps_pauses_and_requests_and_its_old_counts_are_brought_up_to
 ) -> None:
     for table in ("t", "held"):
         place.create(table)
-    first = started(place)
+    first = place.started()
     command(place, "pause", "db.held")
     appended(place, "t")
     appended(place, "held", commits=2)
@@ -105,14 +92,14 @@ def test_a_backup_keeps_pauses_and_requests_and_its_old_counts_are_brought_up_to
     assert first.terminate()[0] == 0
     backup = tmp_path / "backup"
     shutil.copytree(checkpoint(place), backup)
-    second = started(place)
+    second = place.started()
     appended(place, "t")
     wait_rewritten(place, "t", 2)
     assert second.terminate()[0] == 0
     rows = place.rows("t"), place.rows("held")
     shutil.rmtree(checkpoint(place))
     shutil.copytree(backup, checkpoint(place))
-    third = started(place)
+    third = place.started()
     wait_counted(place, third, "t", "held")
     assert rewrites(place, "held") == 0
     command(place, "resume")
@@ -124,7 +111,7 @@ def test_a_backup_keeps_pauses_and_requests_and_its_old_counts_are_brought_up_to
 def test_a_lost_checkpoint_costs_a_count_and_leaves_files_that_iceberg_removes(place: Site) -> None:
     for table in ("t", "held", "earlier"):
         place.create(table)
-    first = started(place)
+    first = place.started()
     appended(place, "earlier")
     wait_rewritten(place, "earlier")
     appended(place, "t", **MANY)
@@ -137,7 +124,7 @@ def test_a_lost_checkpoint_costs_a_count_and_leaves_files_that_iceberg_removes(p
     place.append("held")
     checkpoint(place).mkdir()
     command(place, "pause", "db.held")
-    second = started(place)
+    second = place.started()
     wait_rewritten(place, "t")
     wait_counted(place, second, "t", "held", "earlier")
     assert rewrites(place, "held") == 0
@@ -159,7 +146,7 @@ def test_a_catalog_that_was_restored_to_an_earlier_moment_is_followed(place: Sit
     place.create("t")
     appended(place, "t", commits=2)
     before = place.rows("t")
-    service = started(place)
+    service = place.started()
     wait_counted(place, service, "t")
     catalog, backup = place.folder / "catalog.db", tmp_path / "catalog.backup"
     shutil.copyfile(catalog, backup)

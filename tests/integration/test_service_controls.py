@@ -31,9 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
 
 @pytest.fixture(scope="module")
 def running(shared: Site) -> ServiceProcess:
-    service = shared.start()
-    service.wait_ready()
-    return service
+    return shared.started()
 
 
 def edit(shared: Site, **sections: Any) -> None:
@@ -182,8 +180,7 @@ def test_the_next_life_knows_what_was_spent_by_namespace_and_a_reload_lifts_the_
     spent = sum(cost["bytes"] for cost in usage(shared) if json.loads(cost["table"])[-1].startswith("in_"))
     tables = {"include": ["db.in_*", "db.late", "db.free"]}
     edit(shared, tables=tables, limits={"namespaces": {"db.in_*": {"bytes_per_hour": spent + 1}}})
-    second = shared.start()
-    second.wait_ready()
+    second = shared.started()
     shared.create("free")
     shared.publish(*shared.append("free"))
     wait_for("the rewrite of a table without a budget", lambda: "replace" in shared.operations("free"))

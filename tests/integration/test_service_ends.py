@@ -33,12 +33,6 @@ MANY = {"commits": 5, "parts": 16}
 """80 files into 16: one rewrite slot runs the output tasks one by one, so there is a middle to hit."""
 
 
-@pytest.fixture
-def place(tmp_path: Path, broker: str) -> Iterator[Site]:
-    with site(tmp_path, broker) as made:
-        yield made
-
-
 def wait_until_mid_rewrite(place: Site, service: ServiceProcess) -> None:
     """Some outputs exist, others do not."""
 
@@ -90,8 +84,7 @@ def test_a_file_group_that_kills_the_whole_container_twice_is_left_alone_and_the
 
 
 def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site) -> None:
-    first = place.start()
-    first.wait_ready()
+    first = place.started()
     place.create("t")
     events = place.append("t", **MANY)
     place.publish(*events * 40)
@@ -103,8 +96,7 @@ def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site)
     assert "Traceback" not in first.log_text
     assert "StackOverflowError" not in first.log_text
     assert place.rows("t") == rows
-    second = place.start()
-    second.wait_ready()
+    second = place.started()
     assert_clean(place, "t", rows)
     new = place.append("t", commits=2, parts=16)
     place.publish(*new)
@@ -127,8 +119,7 @@ def test_observe_mode_writes_nothing_at_all(tmp_path: Path, broker: str) -> None
         place.append("silent")
         after.enter_context(read_only(tmp_path))
         before, topic = fingerprint(tmp_path), len(place.records(place.topic))
-        service = place.start(observe=True, command=bound_by_modes())
-        service.wait_ready()
+        service = place.started(observe=True, command=bound_by_modes())
         place.send(b"rubbish")
         wait_for("two runs that were not started", lambda: len(unstarted(service)) >= 2)
         assert {(line["files_in"], line["files_out"]) for line in unstarted(service)} == {(24, 4)}

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.integration.service_process import ServiceProcess, Site, document, firnline, log_lines, site, wait_for
+from tests.integration.service_process import ServiceProcess, Site, document, firnline, log_lines, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
-
-
-@pytest.fixture
-def place(tmp_path: Path, broker: str) -> Iterator[Site]:
-    with site(tmp_path, broker) as made:
-        yield made
 
 
 def wait_standby(service: ServiceProcess, active: ServiceProcess) -> None:
@@ -52,8 +44,7 @@ def deployment_of(service: ServiceProcess) -> str:
 def test_a_standby_takes_over_when_the_active_service_is_killed_and_when_it_stops(place: Site) -> None:
     place.create("t")
     place.publish(*place.append("t"))
-    first = place.start()
-    first.wait_ready()
+    first = place.started()
     first.wait_metric("firnline_commits_total")
     second = place.start()
     wait_standby(second, first)
@@ -85,13 +76,11 @@ def test_a_standby_takes_over_when_the_active_service_is_killed_and_when_it_stop
 def test_another_firnline_on_the_same_table_is_shown_by_both(place: Site) -> None:
     place.create("t")
     place.publish(*place.append("t"))
-    ours = place.start()
-    ours.wait_ready()
+    ours = place.started()
     ours.wait_metric("firnline_commits_total")
     assert ours.metrics().total("firnline_other_firnline_tables") == 0
     assert ours.terminate()[0] == 0
-    other = place.start(FIRNLINE_STATE__CHECKPOINT=f"file://{place.folder}/another")
-    other.wait_ready()
+    other = place.started(FIRNLINE_STATE__CHECKPOINT=f"file://{place.folder}/another")
     other.wait_metric("firnline_other_firnline_tables")
     place.publish(*place.append("t"))
     other.wait_metric("firnline_commits_total")

@@ -104,8 +104,7 @@ def test_a_service_goes_on_and_writes_one_letter_for_each(broker: str, tmp_path:
     with site(tmp_path, broker) as place:
         place.create("t")
         make_topic(broker, place.topic)
-        service = place.start()
-        service.wait_ready()
+        service = place.started()
         producer = KafkaProducer(bootstrap_servers=broker, max_request_size=LARGEST_RECORD)
         sent = [producer.send(place.topic, value=value, key=b"k") for value in events]
         producer.flush()

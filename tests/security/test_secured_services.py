@@ -68,8 +68,7 @@ def works_on(address: str, options: dict[str, str], folder: Path) -> None:
         place.create("t")
         done = firnline(place.config, "check-config", "--connect")
         assert done.returncode == 0, done.stdout + done.stderr
-        service = place.start()
-        service.wait_ready()
+        service = place.started()
         place.publish(*place.append("t", commits=6, parts=1, rows=50))
         service.wait_metric("firnline_commits_total")
         place.send(b"not an event")
@@ -140,8 +139,7 @@ def test_tokens_that_expire_are_renewed_in_python_and_java(
     )  # fmt: skip
     try:
         place.create("t")
-        service = place.start()
-        service.wait_ready()
+        service = place.started()
         started, commits = time.monotonic(), 0
         while time.monotonic() < started + 4 * LIFETIME:
             place.publish(*place.append("t", commits=6, parts=1, rows=20))
