@@ -319,7 +319,12 @@ class Site:
             change.set_properties(properties)
 
     def append(self, table: str, commits: int = 6, parts: int = 4, rows: int = 1000) -> list[TableChanged]:
-        """`commits` appends, each one file per partition; returns the events that a writer would publish."""
+        """`commits` appends, each one file per partition; returns the events that a writer would publish.
+
+        A table that is not there is created.
+        """
+        if not self.catalogs.catalog("lake").table_exists(("db", table)):
+            self.create(table)
         loaded = self.catalogs.catalog("lake").load_table(("db", table))
         events = []
         for _ in range(commits):

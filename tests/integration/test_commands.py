@@ -202,7 +202,6 @@ def test_every_table_that_cannot_be_read_is_named(tmp_path: Path, command: str) 
 
 
 def filled(place: Site) -> None:
-    place.create("t")
     place.append("t", commits=3, parts=1)
 
 

@@ -185,7 +185,6 @@ def test_the_history_can_be_compacted_and_does_not_record_that(lake: Lake, lake_
 @pytest.mark.spark
 def test_one_run_id_leads_from_the_log_to_the_snapshot_and_the_history(tmp_path: Path) -> None:
     place = Site(tmp_path, "127.0.0.1:1", {"history": {"table": "ops.history"}})
-    place.create("t")
     place.append("t", commits=6, parts=2)
     done = firnline(place.config, "compact", "db.t", "--output", "json")
     run_id = document(done)["run_id"]
@@ -211,7 +210,6 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_and_the_history(tmp_path:
 
 def test_a_history_that_is_not_kept_or_cannot_be_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Site(tmp_path, "127.0.0.1:1")
-    place.create("t")
     place.append("t", commits=5)
     with pytest.raises(InputError, match=r"history\.table is not set"):
         history_command.main(["db.t"], obj=place.config, standalone_mode=False)

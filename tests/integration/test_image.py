@@ -89,7 +89,6 @@ def test_it_compacts_through_a_broker_and_stops_in_time(tmp_path: Path) -> None:
         broker(network, kafka) as address,
         site(data, address) as place,
     ):
-        place.create("events")
         events = place.append("events")
         rows = place.rows("events")
         writable_for_all(data)
@@ -136,7 +135,6 @@ def test_an_executor_of_the_image_does_the_work(tmp_path: Path) -> None:
     }  # fmt: skip
     spark = {"master": f"spark://127.0.0.1:{master}", "conf": {"spark.driver.host": "127.0.0.1", **conf}}
     with site(tmp_path / "data", "127.0.0.1:1", spark=spark) as place:
-        place.create("events")
         place.append("events")
         rows = place.rows("events")
         writable_for_all(place.folder)

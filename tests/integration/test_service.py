@@ -60,7 +60,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
 @pytest.fixture(scope="module")
 def running(shared: Site) -> ServiceProcess:
     """Started after six commits, whose events it does not read: a first start reads a topic from its end."""
-    shared.create("in_loop")
     shared.publish(*shared.append("in_loop"))
     service = shared.start()
     service.answers_at_start = service.wait_ready()
@@ -180,7 +179,6 @@ def test_the_sweep_finds_what_no_event_announced(shared: Site, running: ServiceP
 
 
 def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: ServiceProcess) -> None:
-    shared.create("in_asked")
     shared.publish(*shared.append("in_asked", commits=2, parts=3))
     rows = shared.rows("in_asked")
     asked = label("in_asked")
@@ -199,7 +197,6 @@ def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: S
     wait_for("the last answer", lambda: running.metrics().total(**nothing_due) > skipped)
     assert shared.operations("in_asked").count("replace") == 2
     assert shared.rows("in_asked") == rows
-    shared.create("in_broken")
     shared.publish(*shared.append("in_broken", commits=2, parts=3))
     next(Path(plain_path(path)) for path in shared.live_files("in_broken") if "part=p01" in path).unlink()
     for part in ("p01", "p02"):  # what cannot be done is told, and stands in nobody's way
@@ -209,7 +206,6 @@ def test_a_request_is_done_once_whatever_the_thresholds(shared: Site, running: S
 
 
 def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(shared: Site, running: ServiceProcess) -> None:
-    shared.create("in_filtered")
     shared.publish(*shared.append("in_filtered", commits=5, parts=3))
     rows = shared.rows("in_filtered")
     wait_for("the part inside the filter", lambda: len(shared.live_files("in_filtered")) == 11)
@@ -226,7 +222,6 @@ def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(shared: S
 
 def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:
     shared.create("orders")
-    shared.create("in_events")
     events = shared.append("in_events", commits=3)
     shared.append("orders", commits=1)
     before = running.metrics()

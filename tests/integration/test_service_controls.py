@@ -70,7 +70,6 @@ def held_in_mid_rewrite(shared: Site, running: ServiceProcess) -> Iterator[None]
 
 
 def test_a_pause_during_a_run_ends_it_before_its_commit(shared: Site, running: ServiceProcess) -> None:
-    shared.create("in_paused")
     events = shared.append("in_paused", **MANY)
     rows = shared.rows("in_paused")
     shared.publish(*events)
@@ -83,7 +82,6 @@ def test_a_pause_during_a_run_ends_it_before_its_commit(shared: Site, running: S
     wait_for("its outputs to go", lambda: not shared.unreferenced("in_paused"))
     assert shared.operations("in_paused") == ["append"] * 5
     assert shared.rows("in_paused") == rows
-    shared.create("in_other")
     shared.publish(*shared.append("in_other"))
     wait_for("the rewrite of another table", lambda: "replace" in shared.operations("in_other"))
     assert shared.operations("in_paused") == ["append"] * 5
@@ -95,7 +93,6 @@ def test_a_pause_during_a_run_ends_it_before_its_commit(shared: Site, running: S
 
 
 def test_a_changed_file_makes_an_observed_table_a_rewritten_one(shared: Site, running: ServiceProcess) -> None:
-    shared.create("late")
     shared.publish(*shared.append("late"))
     wait_for("its count", lambda: running.metrics().total("firnline_table_small_files", **label("late")) == 24)
     assert running.metrics().total("firnline_table_acted_on", **label("late")) == 0
@@ -112,7 +109,6 @@ def test_a_file_that_is_not_valid_changes_nothing(shared: Site, running: Service
     os.kill(running.pid, signal.SIGHUP)
     wait_for("the report", lambda: "not valid" in details(running).get("settings", ""))
     assert running.metrics().total("firnline_settings_refused") == 1
-    shared.create("in_meanwhile")
     shared.publish(*shared.append("in_meanwhile"))
     wait_for("a rewrite", lambda: shared.operations("in_meanwhile")[-1] == "replace")
     edit_back = yaml.safe_load(good)
@@ -151,14 +147,12 @@ def test_a_drained_service_ends_after_its_run_starts_no_other_and_leaves_nothing
     shared: Site, running: ServiceProcess
 ) -> None:
     """Last of the first life. A table that becomes due in between is counted and waits for the next life."""
-    shared.create("in_drained")
     events = shared.append("in_drained", **MANY)
     rows = shared.rows("in_drained")
     shared.publish(*events)
     with held_in_mid_rewrite(shared, running):
         os.kill(running.pid, signal.SIGUSR1)
         wait_for("the drain", lambda: "runs" in details(running))
-        shared.create("in_next")
         shared.append("in_next")  # a sweep finds it: events are decoded by the workers that stand still
         running.wait_metric("firnline_table_due_partitions", 4, **label("in_next"))
         assert running.metrics().total("firnline_queued_runs") == 1
@@ -181,7 +175,6 @@ def test_the_next_life_knows_what_was_spent_by_namespace_and_a_reload_lifts_the_
     tables = {"include": ["db.in_*", "db.late", "db.free"]}
     edit(shared, tables=tables, limits={"namespaces": {"db.in_*": {"bytes_per_hour": spent + 1}}})
     second = shared.started()
-    shared.create("free")
     shared.publish(*shared.append("free"))
     wait_for("the rewrite of a table without a budget", lambda: "replace" in shared.operations("free"))
     second.wait_metric("firnline_limited_tables")

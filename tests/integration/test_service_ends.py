@@ -57,7 +57,6 @@ def test_a_file_group_that_kills_the_whole_container_twice_is_left_alone_and_the
     place: Site,
 ) -> None:
     """Where the kernel kills a container's processes as a group, nothing can be noted at the death."""
-    place.create("t")
     place.append("t", **MANY)
     rows = place.rows("t")
     data = Path(plain_path(place.view("t").metadata.location)) / "data" / "part=p03"
@@ -85,7 +84,6 @@ def test_a_file_group_that_kills_the_whole_container_twice_is_left_alone_and_the
 
 def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site) -> None:
     first = place.started()
-    place.create("t")
     events = place.append("t", **MANY)
     place.publish(*events * 40)
     rows = place.rows("t")
@@ -113,9 +111,7 @@ def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site)
 def test_observe_mode_writes_nothing_at_all(tmp_path: Path, broker: str) -> None:
     with ExitStack() as after:
         place = after.enter_context(site(tmp_path, broker, service={"shard": "1/4"}))
-        place.create("t")
         place.publish(*place.append("t"))
-        place.create("silent")
         place.append("silent")
         after.enter_context(read_only(tmp_path))
         before, topic = fingerprint(tmp_path), len(place.records(place.topic))

@@ -42,7 +42,6 @@ def deployment_of(service: ServiceProcess) -> str:
 
 
 def test_a_standby_takes_over_when_the_active_service_is_killed_and_when_it_stops(place: Site) -> None:
-    place.create("t")
     place.publish(*place.append("t"))
     first = place.started()
     first.wait_metric("firnline_commits_total")
@@ -74,7 +73,6 @@ def test_a_standby_takes_over_when_the_active_service_is_killed_and_when_it_stop
 
 
 def test_another_firnline_on_the_same_table_is_shown_by_both(place: Site) -> None:
-    place.create("t")
     place.publish(*place.append("t"))
     ours = place.started()
     ours.wait_metric("firnline_commits_total")

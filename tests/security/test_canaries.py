@@ -158,9 +158,6 @@ def searched(place: Place) -> Iterator[tuple[Watch, Callable[[str, str | bytes],
 
 
 def fill(place: Place, table: str) -> list[TableChanged]:
-    tables = [name.name for name in place.catalogs.list_tables("lake")]
-    if table not in tables:
-        place.create(table)
     return place.append(table, commits=5, parts=1, rows=50)
 
 

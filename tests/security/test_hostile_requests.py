@@ -81,7 +81,6 @@ def service(folder: Path, broker: str, *, secured: bool) -> Iterator[tuple[Servi
             "basic_auth": {"me": digest},
         }
     with site(folder / "site", broker, http=http) as place:
-        place.create("t")
         place.append("t", commits=1)
         running = place.start()
         target = Target("127.0.0.1", running.port, certificates.authority if secured else None)

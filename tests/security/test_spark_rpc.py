@@ -72,7 +72,6 @@ def test_credentials_that_travel_with_tasks_cannot_be_read_on_the_way(tmp_path: 
         tapped(cluster, tmp_path / "site") as (place, wires),
         watching(CANARIES) as watch,
     ):
-        place.create("t")
         place.append("t", commits=4, parts=2, rows=50)
         rows = place.rows("t")
         done = document(compact(place, **environment))
@@ -94,7 +93,6 @@ def test_a_driver_with_another_secret_gets_no_executor(tmp_path: Path) -> None:
     with spark_cluster(tmp_path / "cluster", 1, secret=CANARIES["rpc"]) as cluster:
         conf = {**SPARK_CONF, **cluster.conf}
         with site(tmp_path / "site", NOBODY, spark={"master": cluster.master, "conf": conf}) as place:
-            place.create("t")
             place.append("t", commits=4, parts=1, rows=50)
             before = place.operations("t")
             done = compact(place, FIRNLINE_SPARK__CONF__SPARK__AUTHENTICATE__SECRET=wrong)
