@@ -102,7 +102,7 @@ def test_the_sdist_holds_what_a_reader_needs(built: Path) -> None:
 
 @pytest.mark.slow
 def test_every_module_can_be_imported_in_a_default_installation(default_installation: Path, tmp_path: Path) -> None:
-    """As above, with nothing but what pip installs from the image's pinned packages."""
+    """With nothing but what pip installs from the image's pinned packages: an extra is imported where it is used."""
     loaded = run(str(default_installation / "bin" / "python"), "-I", "-B", "-c", IMPORTS + LOADED, cwd=tmp_path)
     modules = {line.partition(" ")[0]: line.partition(" ")[2] for line in loaded.splitlines()}
     for package in PACKAGES:
