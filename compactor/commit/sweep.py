@@ -26,9 +26,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.snapshots import Operation
 
 from compactor.commit.deletion import ENDED_RUN, OwnFiles, abort_uploads_to, decoded, delete_files, refuse
+from compactor.commit.history import PART
 from compactor.commit.in_flight import InFlightRecords, Record, own_name
 from compactor.commit.sends import TableState, can_still_land, state_of, unknown_sends
-from compactor.commit.snapshots import PART
 from compactor.commit.table_search import TableSearch
 from compactor.credentials.renewing_file_io import repeated
 from compactor.errors import RetryError

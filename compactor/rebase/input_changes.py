@@ -37,7 +37,7 @@ class InputChange:
     lost_equality: bool = False
 
 
-class Changes:
+class OthersChanges:
     """The entries of commits since the plan, by what they name."""
 
     def __init__(self, changes: Iterable[FileEntry]) -> None:
@@ -77,7 +77,7 @@ class Changes:
         return {path: change for path, change in found.items() if change != InputChange()}
 
 
-def _change(file: LiveFile, seen: Changes) -> InputChange:
+def _change(file: LiveFile, seen: OthersChanges) -> InputChange:
     statuses = seen.data.get(file.entry.path, ())
     if any(status is not Status.DELETED for status in statuses):
         return InputChange(conflict=f"{file.entry.path} was added once more to the table")

@@ -6,40 +6,36 @@ rows that they delete. The next conversion finds the equality deletes that are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
-from typing import NamedTuple
+from typing import ClassVar
 
 from pyroaring import BitMap64
 
-from compactor.commit.in_flight import Record
+from compactor.commit.history import CommitSummary
 from compactor.commit.output_check import missing_files
-from compactor.commit.replace import Landed, commit_replacements
-from compactor.commit.sends import Sent
-from compactor.commit.snapshots import NewDeletes
-from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
-from compactor.events import EqualityDeletesConverted
+from compactor.commit.updates import Changes, ReplaceUpdate
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
+from compactor.events import EqualityDeletesConverted, Listener
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
-from compactor.patience.deadline import Deadline
 from compactor.patience.holds import What
-from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
+from compactor.planning.budget import Charge, Spent, requests_of, uncharged
 from compactor.planning.conversion import Conversion, converted, overtaken_by, searched_bytes
 from compactor.reasons import Reason, Refusal
 from compactor.rebase.delete_files import DeletedRows, read_positions, write_deletes
-from compactor.rebase.input_changes import Changes
+from compactor.rebase.input_changes import OthersChanges
 from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.deletes.row_maps import bitmap
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import input_files
+from compactor.runs.committable import Head, Pending
+from compactor.runs.committing import commit
 from compactor.runs.key_searches import KeySearches, Outcome
 from compactor.runs.output_record import OutputRecords
-from compactor.runs.races import Head, Send, commit_beside_others
 from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable
@@ -107,13 +103,6 @@ class _Found:
     why: str
 
 
-class _Committed(NamedTuple):
-    """What a conversion committed, and its delete files; None: no equality delete can be removed."""
-
-    landed: Landed | None
-    files: tuple[str, ...]
-
-
 class Converting:
     """One conversion of one table. It can be stopped at any time except while it commits."""
 
@@ -167,20 +156,13 @@ class Converting:
             stall_explained(watch, f"the conversion of {table.name}"),
         ):
             found = self._searched(watch)
-            sends = count(1)
-
-            def send(_good_until: float | None) -> _Committed:
-                with watch.commit(table.name, wanted=self._switches.on):
-                    prepare = partial(self._prepare, java, found, record, pending.deadline, next(sends))
-                    return self._committed(java, prepare, pending.deadline)
-
-            pending = tools.pending(table, snapshot.snapshot_id, run_id, watch, self._charge)
-            landed, written = tools.in_time(pending, send)
-            while landed is not None and tools.rolled_back(pending, landed):
-                landed, written = tools.in_time(pending, send, at_once=True)
-            tools.records.note_committed(run_id, written)
+            job = _ConversionCommit(
+                java, conversion, found, tools.committing.summary(table, run_id, [ENGINE]), self._charge, tools.listener
+            )
+            pending = Pending(java, run_id, record, watch, self._switches, self._charge)
+            landed = commit(job, pending, tools.committing)
         # A lost race may have left files.
-        records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
+        records.close(record, clean=True, rolls_back=landed is not None and tools.committing.rolls_back(table))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,
@@ -195,19 +177,6 @@ class Converting:
             bytes_searched=conversion.bytes,
             seconds=tools.ticks() - started,
         )
-
-    def _committed(
-        self, java: JavaTable, prepare: Callable[[Head], Send[_Committed]], deadline: Deadline
-    ) -> _Committed:
-        try:
-            done = commit_beside_others(java, self._tools.catalogs, self._tools.cache, deadline, prepare)
-        except CommitUnknownError:
-            self._charge(Spent(commits=1))
-            raise
-        self._charge(Spent(commits=int(done.landed is not None)))
-        if done.landed:
-            carry_statistics(java, done.landed.snapshot_id, self._tools.right.confirm)
-        return done
 
     def _cancel(self) -> None:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
@@ -261,57 +230,70 @@ class Converting:
             self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
         return outcome
 
-    def _prepare(
-        self, java: JavaTable, found: _Found, record: Record, deadline: Deadline, times: int, head: Head
-    ) -> Send[_Committed]:
-        """Write the positions. `times`: how often the conversion is sent."""
-        tools, conversion, now = self._tools, self._conversion, head.table
-        self._charge(Spent(catalog_calls=COMMIT_CALLS))
-        tools.check_turn(now, self._run_id)
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One attempt to commit a conversion. `sizes`: of its delete files, by location."""
+
+    table: TableView
+    update: ReplaceUpdate
+    sizes: Mapping[str, int | None]
+    charge: Charge
+
+    @property
+    def files(self) -> Collection[str]:
+        """As of `Prepared`."""
+        return self.sizes
+
+    def check_outputs(self) -> None:
+        """As of `Prepared`: the next attempt writes them again."""
+        self.charge(Spent(requests=len(self.sizes)))
+        missing = missing_files(self.table, self.sizes)
+        if missing:
+            raise ReplanError(
+                f"{self.table.name}: {min(missing)} was deleted before it was committed; let remove_orphan_files spare "
+                "files of the last days",
+                reason=Reason.CONFLICT,
+            )
+
+
+@dataclass
+class _ConversionCommit:
+    """Commits the positions of the rows that were found."""
+
+    java: JavaTable
+    conversion: Conversion
+    found: _Found
+    summary: CommitSummary
+    charge: Charge
+    listener: Listener
+    stage: str = "hold"
+    waits_for_writers: ClassVar[bool] = True
+
+    def prepare(self, head: Head) -> _Prepared | None:
+        """As of `Committable`: write the positions. None: no equality delete can be removed."""
+        conversion, now = self.conversion, head.table
         gone = {entry.identity for entry in head.changes if entry.status is Status.DELETED}
-        removed = converted(conversion, found.refused, gone)
+        removed = converted(conversion, self.found.refused, gone)
         if not removed:
-            return lambda: _Committed(None, ())
+            return None
         conflict = overtaken_by(removed, conversion.files, head.changes)
         if conflict is not None:
             raise ReplanError(f"{now.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
-        rows, replaced = _new_rows(now, conversion, found, head.changes)
-        location = f"{run_folder(java, self._run_id)}/converted-{times}-{head.attempt}"
-        self._charge(Spent(requests=requests_of(0, len(rows), 0)))
-        new = NewDeletes(
-            files=tuple(write_deletes(now, location, rows)),
+        rows, replaced = _new_rows(now, conversion, self.found, head.changes)
+        location = f"{run_folder(self.java, self.summary.run_id)}/converted-{head.attempt}"
+        self.charge(Spent(requests=requests_of(0, len(rows), 0)))
+        compared = now.snapshot.snapshot_id if now.snapshot else None
+        changes = Changes(
+            dangling=[*removed, *replaced],
+            deletes=write_deletes(now, location, rows),
             rows=sum(len(each.positions) for each in rows),
-            validated_at=now.snapshot.snapshot_id if now.snapshot else None,
-            compared=now.snapshot.snapshot_id if now.snapshot else None,
+            validated_at=compared,
+            compared=compared,
         )
-        summary = tools.summary(now, self._run_id, [ENGINE])
-        attempts = count(times + head.attempt - 1)  # from 1 for the first of all
-
-        def about_to_send(sending: Sent) -> None:
-            self._charge(Spent(requests=len(new.files)))
-            missing = missing_files(now, {str(file["file-path"]): file["file-size-in-bytes"] for file in new.files})
-            if missing:  # the next attempt writes them again
-                raise ReplanError(
-                    f"{now.name}: {min(missing)} was deleted before it was committed; let remove_orphan_files spare "
-                    "files of the last days",
-                    reason=Reason.CONFLICT,
-                )
-            tools.about_to_send(record, self._switches, sending, again=next(attempts) > 1)
-
-        def send() -> _Committed:
-            landed = commit_replacements(
-                java,
-                (),
-                [*removed, *replaced],
-                summary,
-                about_to_send,
-                new=new,
-                listener=tools.listener,
-                deadline=deadline,
-            )
-            return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
-
-        return send
+        update = ReplaceUpdate(self.java, changes, self.summary, self.listener)
+        sizes = {str(file["file-path"]): int(file["file-size-in-bytes"]) for file in changes.deletes}
+        return _Prepared(now, update, sizes, self.charge)
 
 
 def _paths(files: Sequence[LiveFile]) -> frozenset[str]:
@@ -338,7 +320,7 @@ def _new_rows(
     rows = {file.entry.path: BitMap64.deserialize(found.by_value[file.entry.path]) for file in files}
     replaced: list[FileEntry] = []
     if now.keeps_row_lineage:
-        seen = Changes(changes)
+        seen = OthersChanges(changes)
         newer = {path: tuple(each for each in seen.new_ones_of({path}) if each.is_deletion_vector) for path in rows}
         newer = {path: vectors for path, vectors in newer.items() if vectors}
         for path, positions in read_positions(now, newer).items():

@@ -91,7 +91,7 @@ def given_up(drop: DroppedGroup) -> DroppedGroup:
 
 
 @contextmanager
-def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
+def expiry_explained(table: TableView, snapshot_id: int | None, catalogs: Catalogs) -> Iterator[None]:
     """An expiry of the planned snapshot deletes manifests that nothing else lists: plan again, do not only retry.
 
     Raises:
@@ -100,15 +100,15 @@ def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
     try:
         yield
     except RetryError as error:
-        if error.reason is not Reason.MANIFEST_UNREADABLE or not has_expired(plan.table, plan.snapshot_id, catalogs):
+        if error.reason is not Reason.MANIFEST_UNREADABLE or not _has_expired(table, snapshot_id, catalogs):
             raise
         raise ReplanError(
-            f"the planned snapshot {plan.snapshot_id} of {plan.table.name} expired during the run: {error}",
+            f"the planned snapshot {snapshot_id} of {table.name} expired during the run: {error}",
             reason=Reason.SNAPSHOT_EXPIRED,
         ) from error
 
 
-def has_expired(table: TableView, snapshot_id: int | None, catalogs: Catalogs) -> bool:
+def _has_expired(table: TableView, snapshot_id: int | None, catalogs: Catalogs) -> bool:
     """Whether the planned snapshot is gone; False if the catalog does not answer."""
     try:
         now = catalogs.load(table.name, table.ref)

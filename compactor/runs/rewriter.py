@@ -67,7 +67,7 @@ class Rewriter(RunTools):
             )
         )
         try:
-            with expiry_explained(plan, self.catalogs):
+            with expiry_explained(plan.table, plan.snapshot_id, self.catalogs):
                 result = run.carry_out(plan.snapshot_id)
         except FirnlineError as failed:
             error = self._cause_of(failed)

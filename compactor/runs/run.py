@@ -11,28 +11,24 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 
 from compactor.commit.in_flight import Record
-from compactor.commit.replace import Landed
-from compactor.commit.sends import Sent
-from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.events import (
     GroupCommitted,
     GroupDropped,
     RunMoved,
 )
 from compactor.patience.holds import What
-from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
+from compactor.planning.budget import Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
-from compactor.rewrite.tasks.spark_scan import run_folder
-from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
-from compactor.runs.commit_hold import MissedError
+from compactor.runs.commit_groups import GroupCommit
+from compactor.runs.committable import Pending
+from compactor.runs.committing import commit
 from compactor.runs.dropped_groups import given_up, reclassify_conflicts, without_strays
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
@@ -47,7 +43,7 @@ from compactor.runs.results import (
     not_tried,
     paths_of,
 )
-from compactor.runs.run_tools import Pending, RunTools
+from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.runs.unavailable import Unavailable
 from compactor.spark.java_table import JavaTable
@@ -61,8 +57,6 @@ class _Part(NamedTuple):
     """One commit of a run; `name`: "2/3" is the second of three."""
 
     name: str
-    table: JavaTable
-    record: Record
     pending: Pending
 
 
@@ -78,7 +72,6 @@ class Run:
         progress: Progress | None = None,
         charge: Charge = uncharged,
     ) -> None:
-        self.stage = "rewrite"
         self.commits = 0
         self._tools = tools
         self._plan = plan
@@ -95,8 +88,13 @@ class Run:
         self._dropped: list[DroppedGroup] = []
         self._store = Unavailable()
         self._lost_a_race = False
-        self._sends = count(1)
+        self._committing: GroupCommit | None = None
         self._lock = threading.Lock()
+
+    @property
+    def stage(self) -> str:
+        """What it does: rewrite, or wait for its commit (hold), or commit."""
+        return "rewrite" if self._committing is None else self._committing.stage
 
     @property
     def result(self) -> RunResult:
@@ -144,8 +142,8 @@ class Run:
                         continue
                     finished = self._rewrite(runner, watch, groups) if groups else ()
                     if finished or not groups:
-                        pending = tools.pending(self._plan.table, snapshot_id, self._run_id, watch, self._charge)
-                        self._try_commit(_Part(f"{number}/{len(parts)}", table, record, pending), finished)
+                        pending = Pending(table, self._run_id, record, watch, self._switches, self._charge)
+                        self._try_commit(_Part(f"{number}/{len(parts)}", pending), finished)
             if self._dropped and self.commits == 0:
                 raise _nothing_committed(self._dropped)
         self._clean_up(record, written_twice=runner.repeated)
@@ -168,7 +166,7 @@ class Run:
         Raises:
             FirnlineError: by class the reaction.
         """
-        self.stage = "rewrite"
+        self._committing = None
         started = self._tools.ticks()
         paths = [frozenset(paths_of(planned)) for planned in self._plan.groups]
         suspects = self._tools.files.suspects(self._plan.table.name, paths)
@@ -217,106 +215,44 @@ class Run:
             self._drop([DroppedGroup(group.planned, error) for group in finished])
 
     def _commit(self, part: _Part, finished: Sequence[GroupResult]) -> None:
-        """Commit finished file groups, except groups that another commit touched.
-
-        What the catalog rolls back for a writer is committed again right after that writer's commit.
-        """
-        committed = self._sent_in_time(part, finished)
-        while committed.landed is not None and self._rolled_back(part, committed.landed):
-            committed = self._sent_in_time(part, committed.kept, at_once=True)
-        self._results += [replace(group, parts=()) for group in committed.kept]
-        if committed.landed is None:
+        """Commit finished file groups, except groups that another commit touched."""
+        tools = self._tools.committing
+        engines = [output.engine.kind.value for group in finished for output in group.parts]
+        summary = tools.summary(self._plan.table, self._run_id, engines, part.name)
+        job = GroupCommit(part.pending.java, self._plan, finished, summary, self._charge, self._tools.listener)
+        self._committing = job
+        try:
+            landed = commit(job, part.pending, tools)
+        except FirnlineError:
+            self._lost_a_race = True  # delete files of this attempt may be left
+            raise
+        self._lost_a_race = self._lost_a_race or job.attempts > 1
+        if landed is None:
+            self._drop(job.dropped)
             return
+        done = landed.prepared
+        self._drop(done.dropped)
+        self._results += [replace(group, parts=()) for group in done.kept]
         self.commits += 1
+        self._commit_seconds += landed.seconds
         self._store.end()
-        self._tools.records.note_committed(self._run_id, committed.files)
-        self._snapshot_after = committed.landed.snapshot_id
-        self._delete_files_removed += committed.delete_files_removed
-        for group in committed.kept:
+        self._snapshot_after = landed.snapshot_id
+        self._delete_files_removed += len(done.dangling)
+        for group in done.kept:
             self._tools.listener(
                 GroupCommitted(
                     rewritten=group.rewritten,
-                    snapshot_id=committed.landed.snapshot_id,
-                    delete_files_removed=committed.delete_files_removed,
+                    snapshot_id=landed.snapshot_id,
+                    delete_files_removed=len(done.dangling),
                     rows_carried=group.rows_carried,
                     rows_rebased=group.rows_rebased,
                 )
             )
 
-    def _sent_in_time(self, part: _Part, finished: Sequence[GroupResult], *, at_once: bool = False) -> Committed:
-        def send(good_until: float | None) -> Committed:
-            try:
-                return self._sent(part, finished, good_until)
-            except RetryError:
-                self._lost_a_race = True  # delete files of this attempt may be left
-                self.stage = "hold"
-                raise
-
-        self.stage = "hold"
-        return self._tools.in_time(part.pending, send, at_once=at_once)
-
-    def _sent(self, part: _Part, finished: Sequence[GroupResult], good_until: float | None) -> Committed:
-        started = self._tools.ticks()
-        self._moved()
-        self._tools.records.renew(part.record)
-        self.stage = "commit"
-        with part.pending.watch.commit(self._plan.table.name, wanted=self._switches.on):
-            self._charge(Spent(catalog_calls=COMMIT_CALLS))
-            try:
-                committed = self._send(part, finished, good_until)
-            except CommitUnknownError:
-                self._charge(Spent(commits=1))
-                raise
-        self._drop(committed.dropped)
-        self._commit_seconds += self._tools.ticks() - started
-        if committed.landed:
-            self._charge(Spent(commits=1))
-        return committed
-
-    def _rolled_back(self, part: _Part, landed: Landed) -> bool:
-        self.stage = "hold"
-        rolled_back = self._tools.rolled_back(part.pending, landed)
-        self._lost_a_race = self._lost_a_race or rolled_back
-        return rolled_back
-
-    def _send(self, part: _Part, groups: Sequence[GroupResult], good_until: float | None) -> Committed:
-        engines = [output.engine.kind.value for group in groups for output in group.parts]
-        summary = self._tools.summary(self._plan.table, self._run_id, engines, part.name)
-        attempts, sends = count(), next(self._sends)
-
-        def about_to_send(sending: Sent) -> None:
-            attempt = next(attempts)
-            if attempt:  # the first one is charged before its preparation, which may find nothing to send
-                self._charge(Spent(catalog_calls=COMMIT_CALLS))
-            if good_until is not None and self._tools.ticks() > good_until:
-                raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
-            self._tools.about_to_send(part.record, self._switches, sending, again=attempt > 0)
-
-        def deletes_at(race: int) -> str:
-            """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
-            self._lost_a_race = self._lost_a_race or race > 1
-            return f"{run_folder(part.table, self._run_id)}/deletes-{part.name.replace('/', '-')}-{sends}-{race}"
-
-        check_turn = partial(self._tools.check_turn, run_id=self._run_id)
-        tools = CommitTools(
-            self._tools.catalogs,
-            self._tools.cache,
-            deletes_at,
-            about_to_send,
-            check_turn,
-            self._charge,
-            self._tools.listener,
-            part.pending.deadline,
-        )
-        committed = commit_groups(part.table, self._plan, groups, summary, tools)
-        if committed.landed:
-            carry_statistics(part.table, committed.landed.snapshot_id, self._tools.right.confirm)
-        return committed
-
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:
         """Delete outputs of dropped file groups, of tasks that ran twice, and of lost races: no snapshot has them."""
         by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
-        rolls_back = self.commits > 0 and self._tools.rolls_back(self._plan.table)
+        rolls_back = self.commits > 0 and self._tools.committing.rolls_back(self._plan.table)
         if self._dropped or written_twice:
             self._outputs.abandon(record, rolls_back=rolls_back)  # a task may still write
         else:

@@ -15,10 +15,9 @@ from functools import partial
 from typing import Protocol
 
 from compactor.commit.in_flight import new_run_id
-from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
-from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, LaterError, ReplanError, StoppedError
 from compactor.events import RunFailed, RunSkipped, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
@@ -30,6 +29,7 @@ from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
 from compactor.runs.job_errors import is_no_answer
+from compactor.runs.manifests import rewrite_manifests
 from compactor.runs.results import DroppedGroup, NoGroupLeftError
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
@@ -140,7 +140,7 @@ class RewriteWorker:
 
         Raises:
             StoppedError, LaterError: as of `_rewrite_manifests`; files may not be rewritten either.
-            RetryError: it is unknown whether it was committed. If it was, files wait for the next commit of a writer.
+            CommitUnknownError: it may have been committed; then files wait for the next commit of a writer.
         """
         if stopping():
             raise StoppedError(f"the manifests of {debt.table} are not merged now")
@@ -154,7 +154,7 @@ class RewriteWorker:
             return False
         except FirnlineError as error:
             self.due_manifests.begin_again(debt.table)
-            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+            if isinstance(error, CommitUnknownError):
                 raise
             failed.append(error)
             return False
@@ -295,16 +295,13 @@ class RewriteWorker:
             charge(replace(cost, commits=0))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             turn = partial(self._check_turn, name)
-            right, listener = rewriter.right, planner.listener
-            done = rewrite_manifests(
-                rewriter.session, table, specs, run_id, right=right, check_turn=turn, listener=listener
-            )
+            done = rewrite_manifests(rewriter.session, table, specs, run_id, rewriter.committing, check_turn=turn)
             charge(Spent(commits=cost.commits))
             planner.listener(done)
         except (LaterError, StoppedError):  # published as skipped
             raise
         except FirnlineError as error:
-            if error.reason is Reason.COMMIT_STATE_UNKNOWN:
+            if isinstance(error, CommitUnknownError):
                 charge(Spent(commits=1))
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             if last or isinstance(error, GiveUpError):

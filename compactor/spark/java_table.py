@@ -60,7 +60,6 @@ class JavaTable:
 
     Java keeps the credential of the store that the catalog vended with the table, and a login that it could not renew.
     Then the table is loaded again: `handle` changes. `credential`: the vended one, as old as the handle's or older.
-    `awaited`: equality deletes that Flink's converter must convert before the next commit, as an attempt has found.
     """
 
     session: SparkSession
@@ -68,7 +67,6 @@ class JavaTable:
     view: TableView
     snapshot_id: int
     credential: Credential | None = None
-    awaited: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, session: SparkSession, view: TableView, snapshot_id: int) -> JavaTable:

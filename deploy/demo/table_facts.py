@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.commit.snapshots import ENGINES
+from compactor.commit.history import ENGINES
 from compactor.errors import GiveUpError
 from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 from compactor.reasons import Reason

@@ -9,12 +9,13 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
-from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.manifest_debt import ManifestCounts, manifests_of
 from compactor.events import ManifestsRewritten
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
+from compactor.runs.committable import CommitTools
+from compactor.runs.manifests import rewrite_manifests
 from compactor.settings.tree import ManifestSettings, Settings, load_settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -79,6 +80,7 @@ def _run(settings: Settings, catalogs: Catalogs, view: TableView, output: str) -
     session, run_id, before = spark_session(settings), str(uuid.uuid4()), len(view.manifests())
     try:
         right = CommitRight(known_deployment(settings.state.checkpoint.rstrip("/")))  # the service's
+        tools = CommitTools(catalogs, right=right)
 
         def turn() -> None:
             _check(settings, catalogs.load(view.name))
@@ -88,7 +90,7 @@ def _run(settings: Settings, catalogs: Catalogs, view: TableView, output: str) -
 
             def merged(now: TableView) -> ManifestsRewritten:
                 specs = manifests_of(now, ANY_GAIN).due_specs
-                return rewrite_manifests(session, now, specs, run_id, right=right, check_turn=turn)
+                return rewrite_manifests(session, now, specs, run_id, tools, turn)
 
             done = in_attempts(merged, view, catalogs)
         log_event(done)

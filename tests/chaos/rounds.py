@@ -6,17 +6,16 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
+from compactor.commit.updates import ReplaceUpdate
 from compactor.errors import FirnlineError, ReplanError
 from compactor.events import Event, GroupCommitted, GroupDropped
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
-from compactor.runs import commit_groups
-from compactor.runs import convert as convert_module
+from compactor.runs.committing import CommitLoop
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
@@ -131,7 +130,7 @@ class Chaos:
         visit(MOMENTS[0])
         with (
             _visits_while_writing(lambda: visit(MOMENTS[1])),
-            _visits(commit_groups, "commit_replacements", lambda: visit(MOMENTS[3])),
+            _visits(ReplaceUpdate, "make", lambda: visit(MOMENTS[3])),
         ):
             asked: list[None] = []
 
@@ -155,8 +154,8 @@ class Chaos:
                 self._apply(scene, done, moment, name, OPERATIONS[name])
 
         with (
-            _visits(convert_module, "commit_beside_others", lambda: visit(CONVERSION_MOMENTS[0])),
-            _visits(convert_module, "commit_replacements", lambda: visit(CONVERSION_MOMENTS[1])),
+            _visits(CommitLoop, "_prepare", lambda: visit(CONVERSION_MOMENTS[0])),
+            _visits(ReplaceUpdate, "make", lambda: visit(CONVERSION_MOMENTS[1])),
         ):
             try:
                 convert_deletes(scene)
@@ -273,16 +272,16 @@ def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _visits(module: ModuleType, name: str, visit: Callable[[], None]) -> Iterator[None]:
-    """Call `visit` before each call of a function that the module has imported."""
-    real = getattr(module, name)
+def _visits(owner: type, name: str, visit: Callable[[], None]) -> Iterator[None]:
+    """Call `visit` before each call of a method."""
+    real = getattr(owner, name)
 
     def visited(*arguments: Any, **more: Any) -> Any:
         visit()
         return real(*arguments, **more)
 
-    setattr(module, name, visited)
+    setattr(owner, name, visited)
     try:
         yield
     finally:
-        setattr(module, name, real)
+        setattr(owner, name, real)

@@ -36,9 +36,9 @@ def rest_lake(lake: Lake, faulty: FaultyCatalog, request: pytest.FixtureRequest)
 @pytest.fixture(autouse=True)
 def _no_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are looked at often; a commit that nothing answers fails at once, but in tests of that wait."""
-    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("compactor.commit.decisions.TURN_SECONDS", 0.05)
     if "patient" not in request.fixturenames:
-        monkeypatch.setattr("compactor.runs.run_tools.SILENT", frozenset())
+        monkeypatch.setattr("compactor.commit.decisions.PASSES", frozenset())
 
 
 @pytest.fixture
@@ -50,4 +50,4 @@ def place(tmp_path: Path, broker: str) -> Iterator[Site]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that nothing answers is tried again, without a pause."""
-    monkeypatch.setattr("compactor.runs.run_tools.SOON", Backoff(0.01, 0.01))
+    monkeypatch.setattr("compactor.commit.decisions.SOON", Backoff(0.01, 0.01))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compactor.commit.snapshots import Snapshots
+from compactor.commit.updates import ReplaceUpdate
 from compactor.errors import GiveUpError, ReplanError, StoppedError
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.spark
 
 def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
     """Let another writer in after the last refresh: Iceberg refreshes once more when it makes the snapshot."""
-    before_first(monkeypatch, Snapshots, "make", other)
+    before_first(monkeypatch, ReplaceUpdate, "make", other)
 
 
 def append_again(lake: Lake, plan: TablePlan) -> None:

@@ -6,25 +6,25 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from compactor.commit import replace as commit_module
-from compactor.commit.search import Search
+from compactor.commit.decisions import SEARCHES, Found, Searched
 from compactor.commit.sweep import sweep
+from compactor.commit.updates import Replacement
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, StoppedError
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
-from compactor.runs import commit_groups as commit_groups_module
+from compactor.runs import committing as commit_module
+from compactor.runs.committing import CommitLoop
 from compactor.settings.tree import CommitSettings
+from compactor.spark.java_table import JavaTable
 from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
-    before_first,
     create,
     expire_history,
     planned,
@@ -122,18 +122,18 @@ def test_a_refused_commit_that_lands_before_the_next_attempt_is_found(
 ) -> None:
     """The next snapshot would add the outputs a second time: Iceberg's update knows its own manifests again."""
     create(rest_lake, table_name, commits=3)
-    rows, plan, real, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit, []
+    rows, plan, real, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), CommitLoop._search, []
 
-    def early(*arguments: Any, **options: Any) -> Search:
+    def early(*arguments: Any) -> Searched:
         asked.append(None)
-        if len(asked) > 1:
-            return real(*arguments, **options)
-        if hidden:  # as by Nessie
+        if len(asked) > SEARCHES:
+            return real(*arguments)
+        if hidden and len(asked) == 1:  # as by Nessie
             append(rest_lake, table_name)
             expire_history(rest_lake, table_name, clean=False)
-        return Search.MISSING
+        return Searched(Found.MISSING)
 
-    monkeypatch.setattr(commit_module, "find_commit", early)
+    monkeypatch.setattr(CommitLoop, "_search", early)
     with faulty.failing(Fault.ANSWER_LOST, 401):
         result = run(rest_lake, plan)
     assert result.snapshot_after is not None
@@ -149,13 +149,18 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
     """Nessie lists the newest snapshot alone. 409 answers a second request of the HTTP client."""
     create(rest_lake, table_name, commits=3)
     rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
+    real = CommitLoop._search
 
-    def hide() -> None:
-        landed.append(rest_lake.view(table_name).snapshot.snapshot_id)
-        append(rest_lake, table_name)
-        expire_history(rest_lake, table_name, clean=False)
+    def late(loop: CommitLoop[Any], accepted: bool) -> Searched:
+        table = loop.java
+        if not landed:
+            table.refresh()
+            landed.append(table.handle.currentSnapshot().snapshotId())
+            append(rest_lake, table_name)
+            expire_history(rest_lake, table_name, clean=False)
+        return real(loop, accepted)
 
-    before_first(monkeypatch, commit_module, "find_commit" if status == 409 else "_verified", hide)
+    monkeypatch.setattr(CommitLoop, "_search", late)
     with faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)):
         result = run(rest_lake, plan)
     assert landed == [result.snapshot_after]
@@ -169,14 +174,13 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     create(rest_lake, table_name, commits=3)
     rows, plan, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), list[None]()
 
-    def blind(*_: Any, **__: Any) -> Search:
+    def blind(*_: Any) -> None:
         if not asked:
             append(rest_lake, table_name)
             expire_history(rest_lake, table_name, clean=False)
         asked.append(None)
-        return Search.MISSING
 
-    monkeypatch.setattr(commit_module, "find_commit", blind)
+    monkeypatch.setattr(commit_module, "committed_id", blind)
     with faulty.failing(Fault.ANSWER_LOST, 409), pytest.raises(ReplanError):
         run(rest_lake, plan)
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
@@ -273,8 +277,8 @@ def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, m
     """Iceberg's own rewrite has reported success with nothing committed (apache/iceberg 17202)."""
     create(lake, table_name, commits=3)
     rows = lake.rows(table_name)
-    monkeypatch.setattr(commit_module, "_sent", lambda *_: True)
-    with pytest.raises(CommitUnknownError, match="no snapshot has its id"):
+    monkeypatch.setattr(JavaTable, "send", lambda *_: None)
+    with pytest.raises(CommitUnknownError, match="reported success, but the table does not show"):
         run(lake, planned(lake, table_name))
     assert replaces(lake, table_name) == 0
     sweep_until_settled(lake, table_name)
@@ -288,10 +292,10 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
 ) -> None:
     """The answer is lost, or is that to an HTTP client's second try. REST catalogs settle some of this themselves."""
     create(lake, table_name, commits=3)
-    rows, real = lake.rows(table_name), commit_module._sent
+    rows, real = lake.rows(table_name), JavaTable.send
 
-    def answered_by_an_error(table: Any, snapshot: Any, summary: Any, sleep: Any) -> bool:
-        assert real(table, snapshot, summary, sleep)
+    def answered_by_an_error(table: JavaTable, snapshot: Any) -> None:
+        real(table, snapshot)
         jvm = table.jvm
         cause = jvm.java.lang.RuntimeException("the answer is lost")
         if kind == "CommitStateUnknownException":
@@ -299,9 +303,9 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
         else:
             nothing = lake.session.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)
             error = jvm.org.apache.iceberg.exceptions.CommitFailedException(cause, "conflict", nothing)
-        return commit_module._landed(table, snapshot, Py4JJavaError("commit", error), summary, lambda _: None)
+        raise Py4JJavaError("commit", error)
 
-    monkeypatch.setattr(commit_module, "_sent", answered_by_an_error)
+    monkeypatch.setattr(JavaTable, "send", answered_by_an_error)
     result = run(lake, planned(lake, table_name))
     assert lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
     assert replaces(lake, table_name) == 1
@@ -314,14 +318,14 @@ def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_b
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, looked_at: bool, reason: str
 ) -> None:
     create(lake, table_name, commits=3)
-    rows, real = lake.rows(table_name), commit_groups_module.commit_replacements
+    rows = lake.rows(table_name)
 
-    def one_file_more(table: Any, replacements: Any, *more: Any, **new: Any) -> int:
-        return real(table, [replace(each, files_in=each.files_in + 1) for each in replacements], *more, **new)
+    def one_file_more(scan_tasks: Any, outputs: Any, files_in: int) -> Replacement:
+        return Replacement(scan_tasks, outputs, files_in + 1)
 
-    monkeypatch.setattr(commit_groups_module, "commit_replacements", one_file_more)
+    monkeypatch.setattr("compactor.runs.commit_groups.Replacement", one_file_more)
     if not looked_at:
-        monkeypatch.setattr("compactor.commit.replace._check_counts", lambda *_: None)
+        monkeypatch.setattr("compactor.commit.updates._check_counts", lambda *_: None)
     with pytest.raises(FirnlineError) as raised:
         run(lake, planned(lake, table_name))
     assert raised.value.reason == reason

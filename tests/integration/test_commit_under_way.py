@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from compactor.commit.manifest_rewrite import rewrite_manifests
-from compactor.errors import CommitUnknownError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, StoppedError
 from compactor.lease.right import CommitRight
+from compactor.runs.committable import CommitTools
+from compactor.runs.manifests import rewrite_manifests
 from tests.integration.table_kit import append, create, planned, run, unreferenced
 from tests.integration.test_commit_state import sweep_at, sweep_until_settled
 from tests.services.faulty_catalog import Fault, FaultyCatalog
@@ -60,8 +61,8 @@ def test_a_merge_of_manifests_that_lands_after_its_refusal_finds_its_files(
 ) -> None:
     create(rest_lake, table_name, version, "'commit.manifest-merge.enabled'='false'", commits=3)
     rows, view = rest_lake.rows(table_name), rest_lake.view(table_name)
-    with faulty.failing(Fault.UNDER_WAY, 409, times=10), pytest.raises(RetryError):
-        rewrite_manifests(rest_lake.session, view, (0,), "run-of-test")
+    with faulty.failing(Fault.UNDER_WAY, 409, times=10), pytest.raises(CommitUnknownError):
+        rewrite_manifests(rest_lake.session, view, (0,), "run-of-test", CommitTools(rest_lake.catalogs))
     assert faulty.arrive()[0] == 200
     assert rest_lake.rows(table_name) == rows
     assert len(rest_lake.view(table_name).manifests()) < len(view.manifests())

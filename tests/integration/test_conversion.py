@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from compactor.commit import snapshots as snapshots_module
+from compactor.commit import updates as updates_module
+from compactor.commit.updates import ReplaceUpdate
 from compactor.errors import GiveUpError, ReplanError
 from compactor.iceberg.manifest_entries import Content
 from compactor.locations import plain_path
@@ -17,8 +18,8 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
-from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs import convert as convert_module
+from compactor.runs.committing import CommitLoop
 from compactor.runs.convert import ConversionResult
 from compactor.settings.tree import Settings
 from streaming.ledger.table_record import Lane
@@ -41,8 +42,9 @@ from tests.integration.table_kit import (
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
-BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of what others committed
-AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it makes the snapshot
+Moment = tuple[Any, str]
+BEFORE, AFTER = (CommitLoop, "_prepare"), (ReplaceUpdate, "make")  # the check of what others committed
+AT_LAST = (updates_module, "_rewrite_files")  # right before Iceberg reads the head for which it makes the snapshot
 
 
 def convert(lake: Lake, table: str, charge: Charge = uncharged) -> ConversionResult:
@@ -107,9 +109,9 @@ def test_statistics_are_found_after_a_conversion(lake: Lake, table_name: str) ->
     assert found[converted].statistics_path == known.statistics_path
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
-    """Let another writer in before the function `name` of its module is called for the first time."""
-    before_first(monkeypatch, snapshots_module if name == AT_LAST else convert_module, name, other)
+def meanwhile(monkeypatch: pytest.MonkeyPatch, moment: Moment, other: Callable[[], object]) -> None:
+    """Let another writer in at the first such moment."""
+    before_first(monkeypatch, *moment, other)
 
 
 def test_a_search_that_fails_costs_no_other(lake: Lake, table_name: str) -> None:
@@ -150,7 +152,7 @@ def test_a_search_whose_job_dies_is_charged_what_it_may_have_read(
     ],
 )
 def test_other_commits_meanwhile_are_respected(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: Moment
 ) -> None:
     create(lake, table_name, version, MERGE_ON_READ, commits=2)
     delete_equal(lake, table_name, "id", [5])
@@ -176,12 +178,7 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     plan = planned(lake, table_name)
     delete_equal(lake, table_name, "id", [5])
     converted: list[int] = []
-    before_first(
-        monkeypatch,
-        commit_groups_module,
-        "commit_replacements",
-        lambda: converted.append(convert_beside_others(lake, table_name).rows),
-    )
+    meanwhile(monkeypatch, AFTER, lambda: converted.append(convert_beside_others(lake, table_name).rows))
     result = run(lake, plan)
     lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert [row[0] for row in rows(lake, table_name)] == sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 3)
@@ -198,7 +195,7 @@ def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
     ],
 )
 def test_a_position_delete_of_the_same_files_meanwhile(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str, known: bool
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: Moment, known: bool
 ) -> None:
     """V3 has one vector for each file: the new one holds the rows of both."""
     create(lake, table_name, version, MERGE_ON_READ, commits=2)
@@ -224,7 +221,7 @@ def commit_again(lake: Lake, table: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "moment"), [(2, BEFORE), (3, AFTER), *slow((3, BEFORE), (2, AFTER), (3, AT_LAST))])
 def test_what_a_writer_commits_once_more_stays(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: Moment
 ) -> None:
     """The delete applies to the older entry of the data file alone; positions would delete the rows of both."""
     create(lake, table_name, version, MERGE_ON_READ, commits=2)

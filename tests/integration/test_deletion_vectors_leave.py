@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compactor.commit import snapshots as snapshots_module
+from compactor.commit import updates as updates_module
 from compactor.errors import ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import AS_THE_SERVICE, plan_table
@@ -128,7 +128,7 @@ def test_vectors_whose_files_come_back_while_the_commit_is_made_stay(
     def roll_back() -> None:
         java_table(lake, table_name).manageSnapshots().rollbackTo(first).commit()
 
-    before_first(monkeypatch, snapshots_module, "_rewrite_files", roll_back)
+    before_first(monkeypatch, updates_module, "_rewrite_files", roll_back)
     with pytest.raises(ReplanError):
         compacted(lake, table_name, "auto")
     assert lake.rows(table_name) == then

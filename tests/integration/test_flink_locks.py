@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from compactor.commit.decisions import WAIT_SECONDS
 from compactor.errors import InputError, LaterError, RetryError
 from compactor.events import RunSkipped
 from compactor.locks.flink_locks import Locks
-from compactor.runs.commit_hold import WAIT_SECONDS
 from compactor.settings.locks import LockSettings
 from compactor.settings.tree import Settings, load_settings
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compactor.commit.in_flight import InFlightRecords
-from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.commit.sweep import sweep
 from compactor.errors import StoppedError
 from compactor.events import Event, RunFailed
@@ -21,6 +20,8 @@ from compactor.lease.local_store import LocalLeaseStore
 from compactor.lease.owner import Owner
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
+from compactor.runs.committable import CommitTools
+from compactor.runs.manifests import rewrite_manifests
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from tests.conftest import Lake
@@ -133,9 +134,9 @@ def test_a_service_that_was_replaced_rewrites_no_manifests(
     view = lake.view(table_name)
     services.take_over()
     with pytest.raises(StoppedError):
-        rewrite_manifests(lake.session, view, (0,), "run", right=services.first.right)
+        rewrite_manifests(lake.session, view, (0,), "run", CommitTools(lake.catalogs, right=services.first.right))
     assert lake.view(table_name).metadata_location == view.metadata_location
-    rewrite_manifests(lake.session, view, (0,), "run", right=services.second.right)
+    rewrite_manifests(lake.session, view, (0,), "run", CommitTools(lake.catalogs, right=services.second.right))
     snapshot = lake.view(table_name).snapshot
     assert snapshot is not None
     assert snapshot.summary is not None

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 
 import pytest
 
-from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import count_manifests, manifests_of
 from compactor.errors import FirnlineError, LaterError, StoppedError
@@ -19,6 +18,8 @@ from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Grant, Spent
 from compactor.reasons import Reason
+from compactor.runs.committable import CommitTools
+from compactor.runs.manifests import rewrite_manifests
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
@@ -76,7 +77,7 @@ def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, 
     view = lake.catalogs.load(name)
     assert due(view) == (0,)
     run_id = str(uuid.uuid4())
-    done = rewrite_manifests(lake.session, view, due(view), run_id)
+    done = rewrite_manifests(lake.session, view, due(view), run_id, CommitTools(lake.catalogs))
     assert done.before == len(view.manifests())
     assert done.after <= 2
     after = lake.catalogs.load(name)
@@ -104,7 +105,7 @@ def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name:
     lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
     before = lake.catalogs.load(name)
     (known,) = before.metadata.statistics
-    rewrite_manifests(lake.session, before, due(before), str(uuid.uuid4()))
+    rewrite_manifests(lake.session, before, due(before), str(uuid.uuid4()), CommitTools(lake.catalogs))
     after = lake.catalogs.load(name)
     assert len(after.metadata.snapshots) == len(before.metadata.snapshots) + (2 if version == 2 else 1)
     assert after.snapshot is not None
@@ -126,12 +127,14 @@ def test_a_merge_whose_turn_has_passed_is_not_committed_and_leaves_no_file(
         raise LaterError("a branch is to be published", reason=Reason.UNPUBLISHED, seconds=60)
 
     with pytest.raises(LaterError):
-        rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()), check_turn=check_turn)
+        rewrite_manifests(
+            lake.session, planned, (0,), str(uuid.uuid4()), CommitTools(lake.catalogs), check_turn=check_turn
+        )
     assert lake.catalogs.load(name).metadata_location == planned.metadata_location
     assert len(merged) == 1
     assert len(merged[0]) > 1, "it is asked after the merge, which has written manifests and their list"
     assert unused_metadata(lake, table_name) == before
-    done = rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
+    done = rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()), CommitTools(lake.catalogs))
     assert done.after < done.before
 
 
@@ -142,7 +145,7 @@ def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: i
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (1000, 1)")
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
     before = rows(lake, table_name, version)
-    rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
+    rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()), CommitTools(lake.catalogs))
     assert rows(lake, table_name, version) == before
 
 

@@ -61,6 +61,7 @@ def test_a_finished_rewrite_waits_for_a_writer_if_another_one_came_before_it(
 ) -> None:
     """`firnline compact` of another partition, beside the service: the view would end at the second one."""
     create(lake, table_name, by="PARTITIONED BY (a)", commits=3)
+    monkeypatch.setattr("compactor.commit.decisions.TURN_SECONDS", 0.1)
     other, asked = list[None](), list[None]()
 
     class Writer(Locks):

@@ -59,6 +59,7 @@ def test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile(
 ) -> None:
     """It waits for the publication; what the branch has deleted is deleted in the outputs too."""
     create(lake, table_name, 2, MERGE_ON_READ, commits=3)
+    monkeypatch.setattr("compactor.commit.decisions.TURN_SECONDS", 0.1)
     made, asked = threading.Event(), list[None]()
 
     class Job(Locks):

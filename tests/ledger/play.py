@@ -57,8 +57,8 @@ def _with_spark(
     folder: Path, catalogs: Catalogs, properties: dict[str, Any], made: dict[str, Any], stack: ExitStack
 ) -> type[LedgerMachine]:
     """Start Spark, and build what rewrites tables."""
-    from compactor.lease.right import CommitRight  # noqa: PLC0415 - none of this without Spark
-    from compactor.runs import commit_hold  # noqa: PLC0415
+    from compactor.commit import decisions  # noqa: PLC0415 - none of this without Spark
+    from compactor.lease.right import CommitRight  # noqa: PLC0415
     from compactor.spark.session import spark_session  # noqa: PLC0415
     from streaming.wiring import rewriting  # noqa: PLC0415
     from tests.conftest import Lake  # noqa: PLC0415
@@ -69,7 +69,7 @@ def _with_spark(
     settings = Settings(
         catalogs={CATALOG: properties}, spark={"master": "local[2]", "conf": conf}, commit={"hold_seconds": 0}
     )
-    stack.enter_context(patch.object(commit_hold, "WAIT_SECONDS", 0.0))  # no other job publishes a branch
+    stack.enter_context(patch.object(decisions, "WAIT_SECONDS", 0.0))  # no other job publishes a branch
     session = spark_session(settings, "firnline-ledger-test")
     stack.callback(session.stop)
     cache, checkpoint = ManifestCache(1 << 24), f"file://{folder}/rewriting"

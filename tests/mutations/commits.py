@@ -19,7 +19,7 @@ _STATE = "tests/integration/test_commit_state.py"
 
 @breaks(
     "1",
-    "compactor.commit.snapshots:_rewrite_files",
+    "compactor.commit.updates:_rewrite_files",
     "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
     f"{_MEANWHILE}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
 )
@@ -31,12 +31,12 @@ def numbers_of_the_commit(original, table, changes, carried, summary):
 
 @breaks(
     "1",
-    "compactor.commit.replace:_verified",
+    "compactor.runs.committing:CommitLoop._search",
     "success without a commit is believed (apache/iceberg 17202)",
     f"{_STATE}::test_success_without_a_commit_is_not_believed",
 )
-def believed(table, snapshot, changes, summary, sleep):
-    return int(snapshot.snapshotId())
+def believed(original, self, accepted):
+    return self._has_landed(int(self.snapshot.snapshotId())) if accepted else original(self, accepted)
 
 
 # --- 6 format version, 12 branches and tags, 13 statistics ---
@@ -88,11 +88,11 @@ def statistics_left_behind(table, snapshot_id, about_to_send):
 
 @breaks(
     "15",
-    "compactor.commit.replace:_check_counts",
+    "compactor.commit.updates:_check_counts",
     "the snapshot is not inspected before it is sent: a file that was appended again is removed twice",
     f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
 )
-def counts_not_checked(snapshot, changes, summary):
+def counts_not_checked(snapshot, planned, summary):
     return None
 
 
@@ -119,14 +119,12 @@ def refused_for_good(sent, table):
 
 @breaks(
     "unknown",
-    "compactor.commit.search:find_commit",
+    "compactor.commit.history:committed_id",
     "a commit that landed although an error was answered is taken for lost",
     f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
 )
-def never_found(original, table, snapshot, summary, sleep=None, attempts=1):
-    from compactor.commit.search import Search  # noqa: PLC0415 - product code is there by now
-
-    return Search.MISSING
+def never_found(table, sends, summary):
+    return None
 
 
 # --- lanes ---
@@ -224,7 +222,7 @@ def renewals_not_seen(original, self, content, now):
 
 @breaks(
     "17",
-    "compactor.commit.snapshots:CommitSummary.properties",
+    "compactor.commit.history:CommitSummary.properties",
     "the summary property for Apache Polaris is missing",
     f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
 )
@@ -234,23 +232,25 @@ def polaris_not_asked(original, self):
 
 @breaks(
     "17",
-    "compactor.runs.rollback_watch:RollbackWatch.rolled_back",
+    "compactor.commit.decisions:_watched",
     "a commit that is rolled back for a writer costs the whole rewrite",
-    "tests/unit/runs/test_rollback_watch.py::test_the_next_commit_ends_the_watch",
+    "tests/unit/commit/test_decisions.py::test_the_next_commit_ends_the_watch",
 )
-def not_watched(self, snapshot_id, before, most_seconds):
-    return False
+def not_watched(state, seen, now):
+    from compactor.commit.decisions import Action, Do  # noqa: PLC0415 - product code is there by now
+
+    return state, Action(Do.END)
 
 
 @breaks(
     "state",
-    "compactor.commit.replace:_verified",
+    "compactor.runs.committing:CommitLoop._has_landed",
     "a commit expires the snapshots that carry it",
     f"{_SNAPSHOTS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
 )
-def expired_with_the_commit(original, table, snapshot, changes, summary, sleep):
-    found = original(table, snapshot, changes, summary, sleep)
-    table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()
+def expired_with_the_commit(original, self, snapshot_id):
+    found = original(self, snapshot_id)
+    self.java.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()
     return found
 
 

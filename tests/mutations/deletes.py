@@ -28,7 +28,7 @@ def by_value_to_its_own_number(original, self, of_data):
 
 @breaks(
     "2",
-    "compactor.commit.snapshots:Snapshots._lost",
+    "compactor.commit.updates:ReplaceUpdate._lost",
     "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
     "tests/integration/test_commit_groups.py"
     "::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
@@ -165,7 +165,7 @@ def never_overtaken(deletes, searched, changes):
 
 @breaks(
     "beside",
-    "compactor.commit.replace:_check_parent",
+    "compactor.commit.updates:_check_parent",
     "the commit is made for a head that came after the check",
     f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-_rewrite_files-False]",
     f"{_CONVERSION}::test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile[3]",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.commit.snapshots import CommitSummary
+from compactor.commit.history import CommitSummary
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.manifests.columns import EntryColumns

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from compactor.commit import sweep
+from compactor.commit.history import PART
 from compactor.commit.in_flight import InFlightRecords
-from compactor.commit.search import listed_snapshot
-from compactor.commit.snapshots import PART, CommitSummary
 from compactor.commit.sweep import MOST_SETTLE_SECONDS, SETTLE_SECONDS
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.lease.owner import Owner
@@ -207,18 +206,3 @@ def test_nothing_goes_where_the_catalog_may_hide_snapshots(scene: Scene) -> None
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 0
     assert (scene.left(), kept.all()) == (BOTH, [])
-
-
-def test_a_snapshot_that_was_rolled_back_is_listed_until_it_is_removed(scene: Scene) -> None:
-    """While it is, its expiry may delete its outputs: no other snapshot may have them."""
-    before = scene.history.table.metadata.snapshots[0].snapshot_id
-    ours, other = CommitSummary(scene.run_id, part="2/3"), CommitSummary(scene.run_id, part="1/3")
-    assert listed_snapshot(scene.history.view(), ours) is None
-    committed_by_the_run(scene, "2/3")
-    made = scene.history.table.metadata.snapshots[-1].snapshot_id
-    assert listed_snapshot(scene.history.view(), ours) == made
-    scene.history.table.manage_snapshots().rollback_to_snapshot(before).commit()
-    scene.history.append_unreal("a", [1])
-    assert [listed_snapshot(scene.history.view(), each) for each in (ours, other)] == [made, None]
-    scene.history.table.maintenance.expire_snapshots().by_id(made).commit()
-    assert listed_snapshot(scene.history.view(), ours) is None

@@ -22,7 +22,7 @@ BY_NAME = {"abort_multipart_upload", "delete_object", "delete_objects", "Snapsho
 NO_FILES = {
     ("compactor/manifests/executor_job.py", "remove"),
     ("compactor/rewrite/tasks/spark_scan.py", "remove"),
-    ("compactor/commit/replace.py", "delete_file"),
+    ("compactor/commit/updates.py", "delete_file"),
     ("compactor/whatif/simulation.py", "delete"),
     ("metrics/http/http_connections.py", "abort"),
 }

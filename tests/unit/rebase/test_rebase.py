@@ -12,7 +12,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.planner import FileGroup
-from compactor.rebase.input_changes import Changes, InputChange
+from compactor.rebase.input_changes import InputChange, OthersChanges
 from compactor.rebase.settle import Settled, settle
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions
 from compactor.rewrite.deletes.row_maps import InputRows, in_order, packed
@@ -45,7 +45,7 @@ def gone(file: FileEntry) -> FileEntry:
 def change(changes: list[FileEntry], *deletes: FileEntry) -> InputChange | None:
     """What happened to file `a`, to which `deletes` applied at the plan."""
     group = FileGroup(KEY, {}, None, ((LiveFile(entry(), deletes), LiveFile(entry(path="b"))),), "")
-    return Changes(changes).of_inputs(group).get("a")
+    return OthersChanges(changes).of_inputs(group).get("a")
 
 
 OLD, NEW = position("old", applies_to="a"), position("new", applies_to="a")
@@ -84,7 +84,9 @@ def test_what_no_delete_can_follow(changes: list[FileEntry]) -> None:
 
 
 def test_new_deletes_that_name_rewritten_files_leave_with_them() -> None:
-    changes = Changes([NEW, gone(OLD), position("all"), vector("v", applies_to="z"), position("x", applies_to="a")])
+    changes = OthersChanges(
+        [NEW, gone(OLD), position("all"), vector("v", applies_to="z"), position("x", applies_to="a")]
+    )
     assert changes.new_ones_of({"a", "b"}) == [NEW, position("x", applies_to="a")]
     assert changes.new_ones(KEY) == [position("all")]
 

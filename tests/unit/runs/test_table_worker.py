@@ -14,7 +14,15 @@ from py4j.protocol import Py4JNetworkError
 
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError, StoppedError
+from compactor.errors import (
+    CommitUnknownError,
+    FirnlineError,
+    GiveUpError,
+    LaterError,
+    ReplanError,
+    RetryError,
+    StoppedError,
+)
 from compactor.events import (
     EqualityDeletesConverted,
     Event,
@@ -453,7 +461,7 @@ def test_manifests_are_merged_within_what_a_rewrite_has_left_of_the_grant(
         merged.append(given)
         return ManifestsRewritten("run", NAME, 100, 1, 0.0)
 
-    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
     monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
     monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
     working.scene.history.append_unreal("b", [10, 10])
@@ -478,7 +486,7 @@ def test_a_merge_of_manifests_that_failed_comes_again(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
     monkeypatch.setattr(table_worker, "rewrite_manifests", fail)
     monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
     working.scene.look()
@@ -489,7 +497,7 @@ def test_a_merge_of_manifests_that_failed_comes_again(
 
 @pytest.mark.parametrize(
     ("error", "commits"),
-    [(None, 1), (RetryError("?", reason=Reason.COMMIT_STATE_UNKNOWN), 1), (RetryError("no answer"), 0)],
+    [(None, 1), (CommitUnknownError("?"), 1), (RetryError("no answer"), 0)],
     ids=["merged", "unknown", "failed"],
 )
 def test_a_merge_of_manifests_costs_a_commit_only_if_there_may_be_one(
@@ -503,11 +511,11 @@ def test_a_merge_of_manifests_costs_a_commit_only_if_there_may_be_one(
             raise error
         return ManifestsRewritten("run", NAME, 100, 1, 0.0)
 
-    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
     monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
     monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
     working.scene.look()
-    with nullcontext() if error is None else pytest.raises(RetryError):
+    with nullcontext() if error is None else pytest.raises((RetryError, CommitUnknownError)):
         working.work_on(replace(working.scene.debt(), partitions={}, manifests=due), NO_GRANT)
     cost = sum(working.charged, Spent())
     assert (cost.bytes, cost.catalog_calls, cost.commits) == (200, COMMIT_CALLS, commits)
@@ -531,7 +539,7 @@ def test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn(
         merged.append("and committed")
         return ManifestsRewritten("run", NAME, 100, 1, 0.0)
 
-    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
     monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
     monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
     working.scene.look()

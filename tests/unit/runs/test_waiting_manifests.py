@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
 from compactor.events import ManifestsRewritten, RunFailed, RunSkipped
 from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.plan_table import TablePlan
@@ -43,7 +43,7 @@ class Busy(Working):
         self.failed: list[float] = []
         self.started = self.scene.now
         self.log: list[tuple[str, float]] = []
-        self.worker.rewriter.session = self.worker.rewriter.right = None  # type: ignore[assignment, misc]
+        self.worker.rewriter.session = self.worker.rewriter.committing = None  # type: ignore[assignment, misc]
         for module in (table_worker, turns):
             monkeypatch.setattr(module, "tail_of", lambda _: self.tail)
         monkeypatch.setattr(table_worker, "rewrite_manifests", self.merge)
@@ -138,9 +138,9 @@ def test_a_merge_that_failed_is_not_tried_twice_in_a_run(
 
 def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commit may be the last one of the hour, and two snapshots of ours would follow each other."""
-    unknown = RetryError("no answer", reason=Reason.COMMIT_STATE_UNKNOWN)
+    unknown = CommitUnknownError("no answer")
     busy = failing_merge(tmp_path, monkeypatch, unknown)
-    with pytest.raises(RetryError):
+    with pytest.raises(CommitUnknownError):
         busy.work_on(replace(busy.scene.debt(), manifests=DUE), Grant(commits=1))
     assert len(busy.of(RunFailed)) == len(busy.failed) == 1
     assert busy.kinds[-1] == "w"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.snapshots import CommitSummary
+from compactor.commit.history import CommitSummary
 from compactor.errors import InputError
 from compactor.settings.policy import PolicyValues
 from compactor.settings.spark_options import OPTIONS, RunOptions, run_options

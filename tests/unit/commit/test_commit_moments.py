@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import bisect
-import math
 import random
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.patience.deadline import Deadline
-from compactor.runs.commit_hold import CommitHold
+from compactor.commit.decisions import Do, Rules, Seen, Turn, Writers, begin, decide
+from compactor.planning.commit_timing import writers_rhythm
+from tests.properties.table_history import NAME
 
 OVERWRITE = Summary(Operation.OVERWRITE)
 STATEMENTS, REWRITES, KNOWN = 300, 150, 60
@@ -67,26 +65,15 @@ class Race:
 
     def _lands(self, ready: float, hold_seconds: float, prepared_in: float) -> float:
         now = ready
-
-        def look() -> Any:
-            newest = bisect.bisect_right(self.commits, now)
-            return SimpleNamespace(history=self.snapshots[max(0, newest - KNOWN) : newest][::-1], properties={})
-
-        def stopped(seconds: float) -> bool:
-            nonlocal now
-            now += seconds
-            return False
-
-        hold = CommitHold(
-            look=look,
-            theirs=lambda: None,
-            stopped=stopped,
-            moved=lambda: None,
-            waits=lambda _seconds: None,
-            clock=lambda: now,
-            deadline=Deadline(math.inf, lambda: now),
-        )
-        hold.wait(hold_seconds)
+        state, action = begin(Rules("run", NAME, hold_seconds=hold_seconds), now)
+        while action.do is not Do.PREPARE:
+            now += action.wait
+            seen: Seen = Turn()
+            if action.do is Do.LOOK_AT_TABLE:
+                newest = bisect.bisect_right(self.commits, now)
+                history = self.snapshots[max(0, newest - KNOWN) : newest][::-1]
+                seen = Writers(rhythm=writers_rhythm(history, {}, state.hold.newest if state.hold else None))
+            state, action = decide(state, seen, now)
         return now + prepared_in
 
     def _meets(self, at: float) -> bool:

@@ -1,4 +1,8 @@
-"""The snapshots of one `replace` commit, attempt after attempt: made and validated by Iceberg, not committed.
+"""The snapshots of one `replace` commit, made and validated by Iceberg's RewriteFiles, inspected, and not committed.
+
+Iceberg makes and validates a snapshot (`apply`). It is then inspected and sent once, against the metadata for which it
+was made (`runs/committing.py`). Iceberg's own `commit()` makes a new snapshot, not inspected, whenever another commit
+comes first. Then it is unknown which snapshot lands, and until when the commit of a dead process can still land.
 
 Iceberg's update is kept from attempt to attempt, as its own `commit()` does: it remembers the manifests that it has
 read and written, so that the next attempt reads only those that other commits have added since. Beside a writer that
@@ -10,22 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
 
 from compactor.commit.deletion import delete_unused_metadata
-from compactor.commit.history import snapshots_between
-from compactor.commit.sends import Sent, can_still_land, java_state_of
+from compactor.commit.history import REPLACE, CommitSummary, snapshots_between
 from compactor.errors import FirnlineError, ReplanError, RetryError
 from compactor.events import Listener, ignore
-from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
+from compactor.iceberg.manifest_entries import FileEntry
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
     JAVA_ERRORS,
     VALIDATION,
     JavaTable,
+    delete_file,
     denial,
     exception_class,
     expired_in_java,
@@ -33,9 +37,10 @@ from compactor.spark.java_table import (
 )
 from compactor.storage.byte_store import PERMIT, checksum_remedy
 
-ENGINES = "firnline.engines"
-PART = "firnline.part"
-CARRY_ATTEMPTS = 3
+ADDED_DELETES = "added-delete-files"
+
+Counts = tuple[int, int, int]
+"""Data files that a snapshot removes and adds, and rows that its new delete files delete by position."""
 
 CopyFiles = Callable[[Collection[str]], Mapping[str, str]]
 """Copies files of the table; returns the location of each copy by that of the file."""
@@ -56,13 +61,16 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class NewDeletes:
-    """Delete files for rows of the outputs, and what the commit may take for granted.
+class Changes:
+    """What a commit changes, and what it may take for granted.
 
     Attributes:
-        files: Their content-file JSON.
+        replacements: Files to remove and files to add.
+        dangling: Delete files without any row left to delete, which leave.
+        deletes: New delete files, as content-file JSON.
         rows: Rows that they delete.
         validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
+            None: the planned one.
         compared: The head that was compared. It must be the commit's parent where no data file is replaced (deletes for
             files that are in the table already, or delete files that leave): Iceberg does not validate what others
             committed after it. Elsewhere no `replace` may have added deletes since. None: nothing is checked.
@@ -71,7 +79,9 @@ class NewDeletes:
         copied: Copies delete files that Iceberg removes although the outputs need them.
     """
 
-    files: tuple[Mapping[str, Any], ...] = ()
+    replacements: Sequence[Replacement] = ()
+    dangling: Sequence[FileEntry] = ()
+    deletes: Sequence[Mapping[str, Any]] = ()
     rows: int = 0
     validated_at: int | None = None
     compared: int | None = None
@@ -79,111 +89,84 @@ class NewDeletes:
     copied: CopyFiles = copies_none
 
 
-NO_DELETES = NewDeletes()
+class Update(Protocol):
+    """What is committed, attempt after attempt.
 
-
-@dataclass(frozen=True)
-class CommitSummary:
-    """The properties that a commit adds to its snapshot's summary.
-
-    `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
-    commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer (not on
-    tables of format version 3).
-    `deployment`: the id of the deployment; empty: none. `own`: the user's properties.
+    `planned`: what each of its snapshots does; None: it is not counted.
     """
 
-    run_id: str
-    engines: tuple[str, ...] = ()
-    part: str = "1/1"
-    rollback_on_conflict: bool = False
-    deployment: str = ""
-    own: Mapping[str, str] = field(default_factory=dict)
-
     @property
-    def properties(self) -> dict[str, str]:
-        """The summary properties."""
-        engines = ",".join(sorted(set(self.engines)))
-        properties = {**self.own, RUN_ID: self.run_id, ENGINES: engines, PART: self.part}
-        if self.deployment:
-            properties[DEPLOYMENT] = self.deployment
-        if self.rollback_on_conflict:
-            properties[POLARIS_ROLLBACK] = "rollback"
-        return properties
+    def planned(self) -> Counts | None: ...
 
-    def matches(self, summary: Mapping[str, str]) -> bool:
-        """Whether the snapshot with this summary was made by this commit."""
-        return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part
+    def make(self) -> Any | None:
+        """The snapshot to commit, validated and written for the newest head; None: call again.
 
+        Raises:
+            ReplanError: it conflicts with another commit.
+            RetryError: it cannot be written, e.g. a manifest cannot be read.
+        """
 
-@dataclass(frozen=True)
-class Changes:
-    """What the snapshot changes; `dangling`, `added`: Java lists of delete files."""
-
-    replacements: Sequence[Replacement]
-    dangling: Any
-    added: Any
-    new: NewDeletes
-
-    @property
-    def planned(self) -> tuple[int, int, int]:
-        """Data files to remove, data files to add, rows that the added delete files delete by position."""
-        files_in = sum(each.files_in for each in self.replacements)
-        files_out = sum(len(each.outputs) for each in self.replacements)
-        return files_in, files_out, self.new.rows
+    def clean_up(self, used: Collection[Any], *, sent: bool) -> None:
+        """Delete the metadata files that were written, but not those of the snapshots in `used`: nothing else can have
+        them any more. `sent`: one of the snapshots was sent.
+        """
 
 
-class Snapshots:
-    """Makes the snapshots of one commit. What was written and can no longer be committed is deleted at its end."""
+class ReplaceUpdate:
+    """Replaces data files, or delete files."""
 
     def __init__(self, table: JavaTable, changes: Changes, summary: CommitSummary, listener: Listener = ignore) -> None:
         self._table = table
-        self._changes = changes
+        self.changes = changes
         self._summary = summary
         self._listener = listener
-        self._update: Any = None
         self._made_by: Any = None
         self._made_for: int | None = None
         self._carried: dict[str, tuple[Any, Any]] = {}
         self._updates: list[Any] = []
         self._made: list[Any] = []
-        self._sends: list[Sent] = []
 
-    def make(self) -> Any:
-        """The snapshot to commit: validated and written by Iceberg for the newest head.
+    @property
+    def planned(self) -> Counts:
+        """As of `Update`."""
+        replacements = self.changes.replacements
+        return sum(each.files_in for each in replacements), _outputs(replacements), self.changes.rows
+
+    def make(self) -> Any | None:
+        """As of `Update`.
 
         Iceberg drops delete files that are older than every data file it sees. It does not see the outputs, which have
         the planned snapshot's sequence number: an equality delete committed since the plan would be lost and its rows
         would come back (apache/iceberg 10312). Put a copy in its place, with its sequence number. The file itself
         cannot be added again: Iceberg's `expireSnapshots` deletes what an expired snapshot has removed, even if it is
         live (apache/iceberg 17304).
-
-        Raises:
-            ReplanError: validation failed, or another commit came first.
-            RetryError: the snapshot cannot be written, e.g. a manifest cannot be read; nothing was sent.
         """
         table = self._table
-        for _ in range(CARRY_ATTEMPTS):
-            try:
-                if self._update is None or self._made_by is not table.handle:  # loaded again, with a new credential
-                    self._begin()
-                snapshot = self._update.apply()
-                self._made.append(snapshot)
-                follows, lost = self._follows(snapshot), self._lost(snapshot)
-                if follows and not lost:
-                    return snapshot
-                self._update = None
+        try:
+            if self._made_by is not table.handle:  # the first time, or loaded again with a new credential
+                carried = list(self._carried.values())
+                self._updates.append(_rewrite_files(table, self.changes, carried, self._summary))
+                self._made_by, self._made_for = table.handle, None
+            snapshot = self._updates[-1].apply()
+            self._made.append(snapshot)
+            follows, lost = self._follows(snapshot), self._lost(snapshot)
+            if lost or not follows:
+                self._made_by = None
                 self._carry(lost)
-            except JAVA_ERRORS as error:
-                raise _not_sent(error, self._summary, table) from error
-        raise ReplanError(
-            f"new deletes or a rollback arrived in each attempt to commit run {self._summary.run_id}",
-            reason=Reason.CONFLICT,
-        )
+                return None
+        except JAVA_ERRORS as error:
+            raise _not_sent(error, self._summary, table) from error
+        _check_parent(table, snapshot, self.changes, self._summary)
+        _check_counts(snapshot, self.planned, self._summary)
+        return snapshot
 
-    def _begin(self) -> None:
-        self._made_by, self._made_for = self._table.handle, None
-        self._update = _rewrite_files(self._table, self._changes, list(self._carried.values()), self._summary)
-        self._updates.append(self._update)
+    def _follows(self, snapshot: Any) -> bool:
+        """Whether the history only grew since the update's last snapshot.
+
+        The update remembers which delete files it has dropped. After a rollback the table may need one of them again.
+        """
+        before, self._made_for = self._made_for, snapshot.parentId()
+        return before is None or snapshots_between(self._table, snapshot.parentId(), before) is not None
 
     def _lost(self, snapshot: Any) -> set[str]:
         """Locations of equality deletes newer than the outputs that the snapshot would lose.
@@ -195,8 +178,8 @@ class Snapshots:
             ReplanError: a position delete that leaves is newer than the head that was compared.
         """
         lost: set[str] = set()
-        planned, compared = self._table.sequence_number, self._changes.new.compared_number
-        if self._changes.replacements and int(snapshot.summary().get("removed-delete-files") or 0):
+        planned, compared = self._table.sequence_number, self.changes.compared_number
+        if self.changes.replacements and int(snapshot.summary().get("removed-delete-files") or 0):
             iterator = snapshot.removedDeleteFiles(self._table.handle.io()).iterator()
             while iterator.hasNext():
                 file = iterator.next()
@@ -222,60 +205,85 @@ class Snapshots:
         """
         if not lost:
             return
-        files, copies = _live_deletes(self._table, lost), self._changes.new.copied(lost)
+        files, copies = _live_deletes(self._table, lost), self.changes.copied(lost)
         for location, file in files.items():
             self._carried[location] = file, _at(self._table, file, copies[location])
 
-    def _follows(self, snapshot: Any) -> bool:
-        """Whether the history only grew since the update's last snapshot.
-
-        The update remembers which delete files it has dropped. After a rollback the table may need one of them again.
-        """
-        before, self._made_for = self._made_for, snapshot.parentId()
-        return before is None or snapshots_between(self._table, snapshot.parentId(), before) is not None
-
-    def sent(self, snapshot: Any) -> None:
-        """The snapshot is sent now: the table may list its files from now on."""
-        self._sends.append(Sent.of(snapshot))
-
-    def can_still_land(self) -> bool:
-        """Whether one of the snapshots that were sent can, as the table was read last."""
-        state = java_state_of(self._table) if self._sends else None
-        return state is not None and any(can_still_land(each, state) for each in self._sends)
-
-    def clean_up(self, committed: Any = None) -> None:
-        """Delete the metadata files that were written, except what the table lists, its head or `committed`.
-
-        `committed` was just found in the table; None: none was. Snapshots share manifests: while one that was sent can
-        still land, none is deleted. Manifests that were merged are not used either. Files that stay do no harm.
-        """
-        with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
-            if committed is None and self._sends:
-                self._table.refresh()
-            if self.can_still_land():
-                return
-            used = self._used(committed)
-            if used is None:
-                return
-            io, manifests = self._table.handle.io(), self._table.jvm.java.util.HashSet()
-            kept = {str(snapshot.manifestListLocation()) for snapshot in used}
-            for snapshot in used:
-                manifests.addAll(snapshot.allManifests(io))
-            kept |= {str(manifest.path()) for manifest in manifests}
-            written = {str(each.manifestListLocation()) for each in self._made}
-            for update in self._updates:
-                with suppress(Py4JError, *JAVA_ERRORS):
-                    written |= _unused_manifests(manifests, update, self._table)
-            delete_unused_metadata(self._table.view, self._summary.run_id, written, kept, self._listener)
-
-    def _used(self, committed: Any) -> list[Any] | None:
-        """Snapshots that may list our files, also one of ours that was rolled back since; None if it is not known."""
+    def clean_up(self, used: Collection[Any], *, sent: bool) -> None:
+        """As of `Update`. Manifests that were merged are not used either. Files that stay do no harm."""
         handle = self._table.handle
-        head = handle.snapshot(self._table.view.ref)
-        if head is None and self._sends:
-            return None
-        landed = (handle.snapshot(each.snapshotId()) for each in self._made)
-        return [each for each in (head, committed, *landed) if each is not None]
+        if sent and handle.snapshot(self._table.view.ref) is None:
+            return  # what the table lists is not known
+        landed = (handle.snapshot(each.snapshotId()) for each in self._made)  # also if it was rolled back since
+        kept, manifests = set[str](), self._table.jvm.java.util.HashSet()
+        for snapshot in (*used, *(each for each in landed if each is not None)):
+            kept.add(str(snapshot.manifestListLocation()))
+            manifests.addAll(snapshot.allManifests(handle.io()))
+        kept |= {str(manifest.path()) for manifest in manifests}
+        written = {str(each.manifestListLocation()) for each in self._made}
+        for update in self._updates:
+            with suppress(Py4JError, *JAVA_ERRORS):
+                written |= _unused_manifests(manifests, update, self._table)
+        delete_unused_metadata(self._table.view, self._summary.run_id, written, kept, self._listener)
+
+
+def _check_parent(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
+    """Check the commits between the head that was compared and the snapshot's parent, where Iceberg does not.
+
+    Iceberg makes the snapshot for the newest head, which may be another one. It validates nothing where no data file is
+    replaced, and never looks for deletes in `replace` snapshots. Conversions of equality deletes are such snapshots.
+
+    Raises:
+        ReplanError: another commit came in between; it was not sent.
+    """
+    compared, parent, run_id = changes.compared, snapshot.parentId(), summary.run_id
+    if compared is None:
+        return
+    if not changes.replacements:
+        if parent != compared:
+            raise ReplanError(f"another commit came before that of run {run_id}", reason=Reason.CONFLICT)
+        return
+    between = snapshots_between(table, parent, compared)
+    if between is None:
+        what = f"commits that came before that of run {run_id} are not listed by the table"
+        raise ReplanError(what, reason=Reason.CONFLICT)
+    if any(each.operation() == REPLACE and int(each.summary().get(ADDED_DELETES) or 0) for each in between):
+        what = f"another process added deletes before the commit of run {run_id}"
+        raise ReplanError(what, reason=Reason.CONFLICT)
+
+
+def _check_counts(snapshot: Any, planned: Counts, summary: CommitSummary) -> None:
+    """Check that the snapshot replaces the planned number of files, and deletes the planned rows of the outputs.
+
+    Iceberg removes by path: a path listed twice in the table would be removed twice.
+
+    Raises:
+        ReplanError: the numbers differ; it was not sent.
+    """
+    made = counts_of(snapshot)
+    if made != planned:
+        raise ReplanError(
+            f"the commit of run {summary.run_id} would {told(made)}, but the plan would {told(planned)}: the table now "
+            "lists a file twice",
+            reason=Reason.CONFLICT,
+        )
+
+
+def counts_of(snapshot: Any) -> Counts:
+    """What a snapshot of Java does."""
+    names, summary = ("deleted-data-files", "added-data-files", "added-position-deletes"), snapshot.summary()
+    removed, added, rows = (int(summary.get(name) or 0) for name in names)
+    return removed, added, rows
+
+
+def told(counts: Counts) -> str:
+    """For people."""
+    removed, added, rows = counts
+    return f"replace {removed} files by {added}" + (f" and delete {rows} of their rows" if rows else "")
+
+
+def _outputs(replacements: Sequence[Replacement]) -> int:
+    return sum(len(each.outputs) for each in replacements)
 
 
 def _unused_manifests(committed: Any, update: Any, table: JavaTable) -> set[str]:
@@ -374,15 +382,14 @@ def _rewrite_files(
     table: JavaTable, changes: Changes, carried: Sequence[tuple[Any, Any]], summary: CommitSummary
 ) -> Any:
     """`carried`: delete files to remove, each with the copy to add."""
-    jvm = table.jvm
-    validated_at = changes.new.validated_at
+    jvm, validated_at = table.jvm, changes.validated_at
     rewrite = table.handle.newRewrite()
     rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)
     rewrite.dataSequenceNumber(table.sequence_number)
     nothing = jvm.java.util.HashSet()
     removed, added = (jvm.org.apache.iceberg.util.DeleteFileSet.create() for _ in range(2))
-    removed.addAll(changes.dangling)
-    added.addAll(changes.added)
+    removed.addAll(table.delete_files([delete_file(entry) for entry in changes.dangling]))
+    added.addAll(table.delete_files(changes.deletes))
     for replacement in changes.replacements:
         group = _file_group(table, replacement)
         removed.addAll(group.danglingDVs())
