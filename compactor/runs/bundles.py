@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from compactor.planning.engine import Engine
 from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.runs.usage import MINUTE
 
 MEBIBYTE = 1024 * 1024
 WORK_OF_A_FILE = MEBIBYTE // 2
@@ -24,12 +25,12 @@ BUNDLES_PER_SLOT = 2
 """Bundles of a slot in what is left, so that slots end together although estimates are rough."""
 FIRST_GUESS = {Engine.SPLICE: 200.0 * MEBIBYTE, Engine.ENCODE: 40.0 * MEBIBYTE, Engine.SPARK: 20.0 * MEBIBYTE}
 """Bytes per second of one core on local disk (`make bench-rewrite`); counts until the first tasks have ended."""
-MEMORY_SECONDS = 60.0
-"""Seconds of task time that the pace remembers: stores get faster and slower during a day."""
 
 
 class Pace:
-    """How fast output tasks are, by engine: learned from those that ended. Thread-safe."""
+    """How fast output tasks are, by engine: learned from the last minute of task time, since stores get faster and
+    slower during a day. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +47,7 @@ class Pace:
             return
         with self._lock:
             known, done = self._learned.get(engine, (0.0, 0.0))
-            kept = min(1.0, MEMORY_SECONDS / (known + seconds))
+            kept = min(1.0, MINUTE / (known + seconds))
             self._learned[engine] = ((known + seconds) * kept, (done + work) * kept)
 
 

@@ -6,18 +6,20 @@ rows that they delete. The next conversion finds the equality deletes that are t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import count
 from typing import ClassVar
 
 from pyroaring import BitMap64
 
 from compactor.commit.history import CommitSummary
+from compactor.commit.in_flight import new_run_id
 from compactor.commit.output_check import missing_files
 from compactor.commit.updates import Changes, ReplaceUpdate
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
-from compactor.events import EqualityDeletesConverted, Listener
+from compactor.events import EqualityDeletesConverted, Listener, RunSkipped
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
@@ -29,18 +31,23 @@ from compactor.rebase.delete_files import DeletedRows, read_positions, write_del
 from compactor.rebase.input_changes import OthersChanges
 from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.deletes.row_maps import bitmap
+from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import input_files
-from compactor.runs.committable import Head, Pending
-from compactor.runs.committing import commit
-from compactor.runs.key_searches import KeySearches, Outcome
-from compactor.runs.output_record import OutputRecords
+from compactor.runs.committable import Head, Landed
+from compactor.runs.failures import failure_of, is_no_answer
+from compactor.runs.frame import Job, Part, carry_out
+from compactor.runs.kinds import Desk, Step, Turn
+from compactor.runs.output_record import Outputs
+from compactor.runs.pool import Ran, Room
+from compactor.runs.results import NotTriedError
 from compactor.runs.run_tools import RunTools
-from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
+from compactor.runs.supervisor import ALWAYS_ON, Switches
 from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 
+LOG = logging.getLogger("firnline")
 ENGINE = "convert"
 
 
@@ -92,19 +99,27 @@ def nothing_converted(table: TableView, conversion: Conversion, run_id: str) -> 
     return ConversionResult(table.name, run_id, before, deletes_left=conversion.refused, why=conversion.why)
 
 
+class _RefusedError(GiveUpError):
+    """A search that was refused, for the reason that the message says."""
+
+
 @dataclass(frozen=True)
 class _Found:
-    """Rows of all searches, by data file, and the searches that were refused."""
+    """Rows of all searches, by data file, and the searches without a result: deletes that apply to their files stay."""
 
     by_value: Mapping[str, bytes]
     by_position: Mapping[str, bytes]
     bytes_read: int
     refused: Sequence[Sequence[LiveFile]]
-    why: str
+    why: str = ""
 
 
-class Converting:
-    """One conversion of one table. It can be stopped at any time except while it commits."""
+class Converting(Job[FoundRows | Refusal]):
+    """One conversion of one table: a piece is the search of some data files by one Spark task."""
+
+    verb, kind, holds = "converting deletes of", "convert", What.SEARCH
+    _java: JavaTable
+    _found: _Found
 
     def __init__(
         self,
@@ -113,122 +128,120 @@ class Converting:
         conversion: Conversion,
         run_id: str,
         switches: Switches = ALWAYS_ON,
-        progress: Callable[[int, int], None] = lambda _done, _all: None,
         charge: Charge = uncharged,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
-        self._tools = tools
-        self._table = table
-        self._conversion = conversion
-        self._run_id = run_id
-        self._switches = switches
+        super().__init__(tools, table, run_id, switches, charge)
+        self.conversion = conversion
         self._progress = progress
-        self._charge = charge
+        self._searched = count(1)
+        self._landed: Landed[_Prepared] | None = None
+        self._started = tools.ticks()
+        self.result = nothing_converted(table, conversion, run_id)
         self.refused = False
         """Whether searches have failed: their files are held, also if the conversion was given up."""
 
     def convert(self) -> ConversionResult:
-        """Search the rows that the equality deletes delete, and commit their positions.
+        """Search the rows that the equality deletes delete, and commit their positions. A failure is published.
 
         Raises:
             ReplanError: another commit touched the files; nothing was committed, the next attempt may succeed.
             StoppedError: the switches said so; nothing was committed.
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
         """
-        tools, table, run_id, conversion = self._tools, self._table, self._run_id, self._conversion
-        started, snapshot = tools.ticks(), table.snapshot
-        nothing = nothing_converted(table, conversion, run_id)
-        if snapshot is None or not conversion.deletes:
-            return nothing
-        tools.lifelines.moved(table.name)
-        java = JavaTable.load(tools.session, table, snapshot.snapshot_id)
-        records = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right, tools.listener)
-        supervisor = RunSupervisor(
-            tools.records,
-            self._cancel,
-            tools.lease_seconds,
-            tools.check_seconds,
-            lambda: tools.lifelines.stalled(table.name),
+        if self.table.snapshot is not None and self.conversion.deletes:
+            carry_out(self)
+        return self.result
+
+    def begin(self) -> Outputs:
+        snapshot_id = self.table.snapshot.snapshot_id if self.table.snapshot else 0
+        self._java = JavaTable.load(self.tools.session, self.table, snapshot_id)
+        return Outputs((), (run_folder(self._java, self.run_id),))
+
+    def parts(self) -> Sequence[Part]:
+        return [Part("1/1", [TaskId(number, 0) for number in range(len(self.conversion.searches))])]
+
+    def run(self, bundle: Sequence[TaskId], _room: Room) -> Mapping[TaskId, FoundRows | Refusal | Exception]:
+        """Run the Spark job of one search, and charge what it has read."""
+        (piece,) = bundle
+        files, context = self.conversion.searches[piece.group], self.tools.session.sparkContext
+        try:
+            context.setJobGroup(self.run_id, f"firnline {self.table.name} conversion", True)
+            outcome: FoundRows | Refusal | FirnlineError
+            (outcome,) = context.parallelize([input_files(self.table, files)], 1).map(attempt_search).collect()
+        except Exception:
+            size = searched_bytes(files, len(self.table.metadata.schema().column_names))
+            self.charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known
+            raise
+        if isinstance(outcome, FoundRows):
+            self.charge(Spent(outcome.bytes_read, outcome.reads))
+        else:
+            self.charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
+        if not isinstance(outcome, Exception):
+            self._progress(next(self._searched), len(self.conversion.searches))
+        return {piece: outcome}
+
+    def failure(self, piece: TaskId, error: Exception) -> FirnlineError:
+        paths = [file.entry.path for file in self.conversion.searches[piece.group]]
+        return failure_of(f"searching deleted rows of {self.table.name}", error, paths)
+
+    def paths(self, group: int) -> Collection[str]:
+        return frozenset(file.entry.path for file in self.conversion.searches[group])
+
+    def checked(self, _part: Part, ran: Ran[FoundRows | Refusal]) -> Mapping[int, FirnlineError]:
+        outcomes = {piece.group: done for piece, done in sorted(ran.done.items())}
+        found = [done for done in outcomes.values() if isinstance(done, FoundRows)]
+        self._found = _Found(
+            by_value={path: rows for each in found for path, rows in each.by_value.items()},
+            by_position={path: rows for each in found for path, rows in each.by_position.items()},
+            bytes_read=sum(each.bytes_read for each in found),
+            refused=[
+                files
+                for number, files in enumerate(self.conversion.searches)
+                if not isinstance(outcomes.get(number), FoundRows)
+            ],
         )
-        around = records.around(run_id, table, (), (run_folder(java, run_id),))
-        with (
-            around as record,
-            supervisor.watch(record, self._switches) as watch,
-            stall_explained(watch, f"the conversion of {table.name}"),
-        ):
-            found = self._searched(watch)
-            job = _ConversionCommit(
-                java, conversion, found, tools.committing.summary(table, run_id, [ENGINE]), self._charge, tools.listener
-            )
-            pending = Pending(java, run_id, record, watch, self._switches, self._charge)
-            landed = commit(job, pending, tools.committing)
-        # A lost race may have left files.
-        records.close(record, clean=True, rolls_back=landed is not None and tools.committing.rolls_back(table))
-        files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
-        return replace(
-            nothing,
+        refused = {
+            number: _RefusedError(done.sentence) for number, done in outcomes.items() if isinstance(done, Refusal)
+        }
+        return dict(sorted((ran.failed | refused).items()))
+
+    def leave(self, failed: Mapping[int, FirnlineError]) -> None:
+        """Raise the error of the first search that failed, if none has succeeded.
+
+        Raises:
+            GiveUpError, RetryError: see above.
+        """
+        self._found = replace(self._found, why=str(next(iter(failed.values()), "")))
+        tried = [error for error in failed.values() if not isinstance(error, NotTriedError)]
+        self.refused = bool(tried)
+        errors = [error for error in tried if not isinstance(error, _RefusedError)]
+        if errors and len(self._found.refused) == len(self.conversion.searches):
+            raise errors[0]
+
+    def end(self) -> None:
+        conversion, found, landed = self.conversion, self._found, self._landed
+        removed = len(converted(conversion, found.refused, frozenset()))
+        self.result = replace(
+            self.result,
             snapshot_after=landed.snapshot_id if landed else None,
             deletes_removed=removed if landed else 0,
             deletes_left=len(conversion.deletes) - removed + conversion.refused,
             why=found.why or conversion.why,
             rows=sum(len(BitMap64.deserialize(positions)) for positions in found.by_value.values()) if landed else 0,
             files_hit=len(found.by_value),
-            files_searched=len(files),
+            files_searched=len(conversion.files),
             bytes_read=found.bytes_read,
             bytes_searched=conversion.bytes,
-            seconds=tools.ticks() - started,
+            seconds=self.tools.ticks() - self._started,
         )
 
-    def _cancel(self) -> None:
-        self._tools.session.sparkContext.cancelJobGroup(self._run_id)
-
-    def _searched(self, watch: RunWatch) -> _Found:
-        """Search all data files. Those of searches that failed are left out of the next conversions for a while.
-
-        Raises:
-            GiveUpError, RetryError: no search succeeded; the error of the first that failed.
-            FirnlineError: by class the reaction.
-        """
-        tools, name, searches = self._tools, self._table.name, self._conversion.searches
-        moved = partial(tools.lifelines.moved, name)
-        jobs = KeySearches(self._search, str(name), tools.slots, watch.stopped, moved)
-        outcomes: list[Outcome] = []
-        for number, outcome in enumerate(jobs.outcomes(searches), 1):
-            outcomes.append(outcome)
-            moved()
-            self._progress(number, len(searches))
-        pairs = list(zip(searches, outcomes, strict=True))
-        found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
-        refused = [(files, _why(outcome)) for files, outcome in pairs if not isinstance(outcome, FoundRows)]
-        failed = [(files, each) for files, each in pairs if isinstance(each, FirnlineError)]
-        held = [(files, GiveUpError(each.sentence)) for files, each in pairs if isinstance(each, Refusal)]
-        self.refused = bool(failed or held)
-        tools.files.note(self._table, [(_paths(files), error) for files, error in (*failed, *held)], What.SEARCH)
-        if failed and not found:
-            raise failed[0][1]
-        return _Found(
-            by_value={path: rows for each in found for path, rows in each.by_value.items()},
-            by_position={path: rows for each in found for path, rows in each.by_position.items()},
-            bytes_read=sum(each.bytes_read for each in found),
-            refused=[files for files, _ in refused],
-            why=refused[0][1] if refused else "",
-        )
-
-    def _search(self, files: Sequence[LiveFile]) -> FoundRows | Refusal | FirnlineError:
-        """Run the Spark job of one search, and charge what it has read."""
-        context = self._tools.session.sparkContext
-        try:
-            context.setJobGroup(self._run_id, f"firnline {self._table.name} conversion", True)
-            outcome: FoundRows | Refusal | FirnlineError
-            (outcome,) = context.parallelize([input_files(self._table, files)], 1).map(attempt_search).collect()
-        except Exception:
-            size = searched_bytes(files, len(self._table.metadata.schema().column_names))
-            self._charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known
-            raise
-        if isinstance(outcome, FoundRows):
-            self._charge(Spent(outcome.bytes_read, outcome.reads))
-        else:
-            self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
-        return outcome
+    def commit(self, _part: Part) -> bool:
+        tools = self.tools.committing
+        summary = tools.summary(self.table, self.run_id, [ENGINE])
+        job = _ConversionCommit(self._java, self.conversion, self._found, summary, self.charge, tools.listener)
+        self._landed = self.send(job, self._java)
+        return self._landed is not None
 
 
 @dataclass(frozen=True)
@@ -296,16 +309,6 @@ class _ConversionCommit:
         return _Prepared(now, update, sizes, self.charge)
 
 
-def _paths(files: Sequence[LiveFile]) -> frozenset[str]:
-    return frozenset(file.entry.path for file in files)
-
-
-def _why(outcome: Refusal | GiveUpError | RetryError | None) -> str:
-    if outcome is None:
-        return "not searched: the store answered no search any more"
-    return outcome.sentence if isinstance(outcome, Refusal) else str(outcome)
-
-
 def _new_rows(
     now: TableView, conversion: Conversion, found: _Found, changes: Sequence[FileEntry]
 ) -> tuple[list[DeletedRows], list[FileEntry]]:
@@ -331,3 +334,42 @@ def _new_rows(
                 rows[path] |= BitMap64.deserialize(found.by_position[path])
             replaced += newer.get(path) or [delete for delete in file.deletes if delete.is_deletion_vector]
     return [DeletedRows(file.entry.key, file.entry.path, rows[file.entry.path]) for file in files], replaced
+
+
+@dataclass(frozen=True)
+class Conversions:
+    """Converts equality deletes where that pays, before anything is rewritten."""
+
+    desk: Desk
+    name: str = "conversions"
+
+    def is_due(self, turn: Turn) -> bool:
+        return bool(turn.debt.due) and not turn.debt.requested
+
+    def work(self, turn: Turn) -> Step | None:
+        """The table's other work goes on after a failure that was given up, or without an answer."""
+        planner, tools, table = self.desk.planner, self.desk.tools, turn.table
+        conversion = planner.conversion(turn.debt, table, turn.left)
+        if not conversion.deletes:
+            return None
+        converting = Converting(tools, table, conversion, new_run_id(table), turn.switches, turn.charge)
+        try:
+            self.desk.carry_out(converting)
+        except GiveUpError as error:
+            if not converting.refused:
+                tools.files.note(table, [([file.entry.path for file in conversion.files], error)], What.SEARCH)
+            return Step()
+        except RetryError as error:
+            if not is_no_answer(error):  # to these searches, or only to the commit
+                raise
+            return Step(failed=error)
+        done = converting.result
+        if converting.refused:
+            LOG.warning("%s: %s equality deletes are not converted: %s", table.name, done.deletes_left, done.why)
+            tools.listener(RunSkipped(table=table.name, reason=Reason.CONVERSION_REFUSED))
+        if done.snapshot_after is None:
+            return Step()
+        planner.board.settled(table.name)
+        tools.listener(done.as_event())
+        self.desk.announce(table.name)
+        return Step(commits=1, ends=True)

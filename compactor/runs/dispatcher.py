@@ -4,7 +4,7 @@ A run starts when it will soon have a rewrite slot: with more runs beside each o
 
 `work` gets a grant, what it may cost, and charges each cost when it arises; the limits of work_order.py count with
 both.
-`waiting` is pure; `Dispatcher` holds the threads. After a run, a table waits until the debt board has news of it (a
+`TableQueue` decides; `Dispatcher` holds the threads. After a run, a table waits until the debt board has news of it (a
 newer snapshot, or other due partitions); after a failure it waits for its back-off.
 """
 
@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import partial
-from queue import SimpleQueue
 
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
@@ -27,19 +27,23 @@ from compactor.reasons import Reason
 from compactor.redaction import hide
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
-from compactor.runs.usage import HourOfUsage
+from compactor.runs.usage import HOUR, HourOfUsage
 from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, rank, reserved
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
-LONGEST_FRUITLESS_SECONDS = 3600.0
-"""A table whose run fails again waits as long as the run took, at most this: each attempt writes all outputs again,
-also if the catalog refuses every commit."""
-REQUEST_PAUSE_SECONDS = 10.0
-"""Between two attempts at a request that must wait for a change of its table."""
 NO_LIMITS = Limits()
+NO_LIMIT_OF_SLOTS = 1_000_000
+CHOOSER = "dispatcher"
 LEFT_BEHIND = (Reason.FLINK_LOCK, Reason.UNPUBLISHED)
 """A lock or a branch for which a table waits may be of a job that is gone: such a table counts as late."""
+
+
+class Ends(Enum):
+    """How a dispatcher ends."""
+
+    DRAINED = auto()
+    STOPPED = auto()
 
 
 @dataclass(frozen=True)
@@ -104,18 +108,19 @@ def settle(holds: Holds, debt: TableDebt) -> None:
 def hold_failed(holds: Holds, debt: TableDebt, why: str, backoff: Backoff, took: float = 0.0) -> None:
     """One more failure: the table waits for its back-off. `took`: seconds that the run took.
 
-    From the second failure on it waits at least as long as the run took, so that half of the time at most is in vain.
+    From the second failure on it waits at least as long as the run took, at most an hour, so that half of the time at
+    most is in vain: each attempt writes all outputs again, also if the catalog refuses every commit.
     """
-    fruitless = min(took, LONGEST_FRUITLESS_SECONDS) if holds.tries(_key(debt)) else 0.0
+    fruitless = min(took, HOUR) if holds.tries(_key(debt)) else 0.0
     holds.fail(_key(debt), why, backoff, least_seconds=fruitless)
 
 
-def hold_later(holds: Holds, debt: TableDebt, later: LaterError) -> None:
-    """The table waits: for its next change or a time, or for the longest back-off; a request for a moment."""
+def hold_later(holds: Holds, debt: TableDebt, later: LaterError, moment: float) -> None:
+    """The table waits: for its next change or a time, or for the longest back-off; a request for a moment (seconds)."""
     if later.seconds is None:
         seconds, basis = LATER.longest_seconds, None
     elif debt.requested:
-        seconds, basis = min(later.seconds, REQUEST_PAUSE_SECONDS), None
+        seconds, basis = min(later.seconds, moment), None
     else:
         seconds, basis = later.seconds, known_of(debt)
     holds.hold(_key(debt), str(later), holds.clock() + seconds, basis)
@@ -133,64 +138,149 @@ def settled_by(run: TableDebt, board: TableDebt | None) -> TableDebt:
     return replace(run, partitions=board.partitions) if is_part else run
 
 
-class Dispatcher:
-    """Runs `work(debt, stopping, grant, charge)` for due tables in a few threads; on failure it raises FirnlineError.
+@dataclass(frozen=True)
+class Gate:
+    """Which tables may be worked on now; all, but where the service says otherwise.
 
-    One thread chooses; others, started when they are needed, do the work. `slots`: without room in it no further run
-    starts; None: only `concurrent_runs` counts.
+    Attributes:
+        may_start: Whether a run of this table may begin now: it is this service's, and its catalog answers.
+        paused: Whether a person has paused the table: no run of it begins, and a running one is asked to end.
+        held_until: When it was paused last (seconds since the epoch): until then it was not late.
+    """
+
+    may_start: Callable[[TableName], bool] = lambda _table: True
+    paused: Callable[[TableName], bool] = lambda _table: False
+    held_until: Callable[[TableName], float] = lambda _table: 0.0
+
+
+class TableQueue:
+    """The tables on the board in the order in which they are worked on. Runs are charged to `usage`, an empty hour if
+    None. `limits` can change; what the last hour cost still counts.
     """
 
     def __init__(
         self,
         board: DebtBoard,
-        work: Callable[[TableDebt, Callable[[], bool], Grant, Charge], object],
-        *,
-        concurrent_runs: int,
         first_backoff_seconds: float,
         limits: Limits = NO_LIMITS,
         usage: HourOfUsage | None = None,
-        slots: SlotPool | None = None,
-        may_start: Callable[[TableName], bool] = lambda _table: True,
-        paused: Callable[[TableName], bool] = lambda _table: False,
-        held_until: Callable[[TableName], float] = lambda _table: 0.0,
-        lifelines: Lifelines | None = None,
-        ticks: Callable[[], float] = time.monotonic,
+        gate: Gate = Gate(),
     ) -> None:
-        """`usage`: what the last hour cost; an empty hour if None. Runs are charged there.
-
-        `may_start`: whether a run of this table may begin now: it is this service's, and its catalog answers.
-
-        `paused`: whether a person has paused the table: no run of it begins, and a running one is asked to end.
-        `held_until`: when it was paused last (seconds since the epoch): until then it was not late.
-        """
-        self._board = board
-        self._paused = paused
-        self._held_until = held_until
-        self._may_start = may_start
-        self._work = work
-        self._limit = concurrent_runs
+        self.board = board
+        self.limits = limits
+        self.usage = usage or HourOfUsage()
+        self.gate = gate
         self._backoff = replace(LATER, first_seconds=first_backoff_seconds)
-        self._limits = limits
-        self._usage = usage or HourOfUsage()
-        self._clock = board.holds.clock
+
+    def choose(self, busy: Collection[TableName]) -> tuple[TableDebt, Grant] | None:
+        """The first table that the limits let start, with its grant, which is reserved; None: there is none.
+
+        `busy`: tables that run or hang.
+        """
+        now = self.board.holds.clock()
+        usage = self.limits.usage(self.usage.recent(now), now)
+        tables = waiting(self._open(), self.board.holds, busy)
+        allowed = self.limits.next_of(tables, usage, now, self.gate.may_start)
+        if allowed is None:
+            return None
+        grant = self.limits.grant(allowed, usage)
+        self.usage.reserve(reserved(allowed, grant, now))
+        return allowed, grant
+
+    def charge(self, table: TableName, spent: Spent) -> None:
+        """A run has cost this."""
+        self.usage.charge(table, self.board.holds.clock(), spent)
+
+    def note(self, debt: TableDebt, error: Exception | None, took: float) -> None:
+        """A run for `debt` has ended after `took` seconds. `error`: how it failed; None: it did not."""
+        board, holds = self.board, self.board.holds
+        if error is None:
+            settle(holds, settled_by(debt, board.get(debt.table)))
+        elif isinstance(error, StoppedError):  # once the table is switched on again, the same snapshot is due
+            holds.hold(_key(debt), str(error), holds.clock() + self._backoff.first_seconds)
+        elif isinstance(error, LaterError):
+            hold_later(holds, debt, error, self._backoff.first_seconds)
+            if error.reason not in LEFT_BEHIND:
+                board.left_to_others(debt.table)
+        else:
+            hold_failed(holds, debt, hide(str(error)), self._backoff, took)
+
+    def ended(self, table: TableName) -> None:
+        """No run of the table is under way any more."""
+        if self.board.get(table) is None:
+            self.board.holds.release(What.TABLE, table)  # it was dropped, or is another service's
+        self.usage.release(table)
+
+    def status(self, running: Collection[TableName], lost: Collection[TableName]) -> Work:
+        """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
+        holds, limits, tables = self.board.holds, self.limits, self._open()
+        now = holds.clock()
+        ready = waiting(tables, holds, running)
+        working = frozenset(table for table in running if not holds.tries(Key(What.TABLE, table)))
+        unsettled = [debt for debt in tables if debt.acted_on and debt.has_work and not _is_settled(debt, holds)]
+        usage = limits.usage(self.usage.recent(now), now)
+        ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
+        quiet = limits.is_quiet(now)
+        limited, capped = (0, 0) if quiet else limits.held_back(ready, usage, now)
+        return Work(
+            queued=len(ready),
+            running=len(running),
+            oldest_due_seconds=max(ages.values(), default=0.0),
+            lost=tuple(sorted(lost)),
+            working=working,
+            late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),
+            limited=limited,
+            capped=capped,
+            budgets=limits.budgets(usage),
+            quiet=quiet,
+        )
+
+    def _late_from(self, debt: TableDebt, now: float) -> float:
+        return max(debt.due_since or now, self.gate.held_until(debt.table))
+
+    def _open(self) -> tuple[TableDebt, ...]:
+        """Tables with work that are not paused."""
+        return tuple(debt for debt in self.board.with_work() if not self.gate.paused(debt.table))
+
+
+def _is_settled(debt: TableDebt, holds: Holds) -> bool:
+    hold = holds.held(_key(debt), known_of(debt))
+    return hold is not None and hold.basis is not None
+
+
+class Dispatcher:
+    """Runs `work(debt, stopping, grant, charge)` for due tables; on failure it raises FirnlineError.
+
+    One thread chooses, and each run has another. `slots`: without room in it no further run starts; None: only
+    `concurrent_runs` counts.
+    """
+
+    def __init__(
+        self,
+        queue: TableQueue,
+        work: Callable[[TableDebt, Callable[[], bool], Grant, Charge], object],
+        *,
+        concurrent_runs: int,
+        slots: SlotPool | None = None,
+        lifelines: Lifelines | None = None,
+    ) -> None:
+        self._queue = queue
+        self._work = work
+        self._most = concurrent_runs
+        self._slots = slots or SlotPool(NO_LIMIT_OF_SLOTS)
+        self._lifelines = lifelines or Lifelines()
         self._changed = threading.Condition()
-        self._holds = board.holds
         self._running: set[TableName] = set()
         self._lost: set[TableName] = set()
-        self._lifelines = lifelines or Lifelines()
-        self._ticks = ticks
-        self._beat = ticks()
-        self._stopping = self._draining = False
-        self._chooser = threading.Thread(target=self._choose_all, name="dispatcher", daemon=True)
-        self._workers: list[threading.Thread] = []
-        self._chosen: SimpleQueue[tuple[TableDebt, Grant] | None] = SimpleQueue()
-        self._slots = slots
-        if slots is not None:
-            slots.when_freed(self.wake)
+        self._ends: Ends | None = None
+        self._threads = {threading.Thread(target=self._choose_all, name=CHOOSER, daemon=True)}
+        self._lifelines.moved(CHOOSER)
+        self._slots.when_freed(self.wake)
 
     def start(self) -> None:
         """Start choosing."""
-        self._chooser.start()
+        (chooser,) = self._threads
+        chooser.start()
 
     def wake(self) -> None:
         """The board has changed: look again."""
@@ -198,136 +288,96 @@ class Dispatcher:
             self._changed.notify_all()
 
     def limit(self, limits: Limits) -> None:
-        """Other limits hold from now on. What the last hour cost still counts."""
-        with self._changed:
-            self._limits = limits
-            self._changed.notify_all()
+        """Other limits hold from now on."""
+        self._queue.limits = limits
+        self.wake()
 
     def drain(self) -> None:
         """Start no more runs; running ones go on to their ends."""
         with self._changed:
-            self._draining = True
+            self._ends = self._ends or Ends.DRAINED
 
     @property
     def drained(self) -> bool:
         """Whether `drain` was called and no run is under way. A run that hangs and was given up is not waited for."""
         with self._changed:
-            return self._draining and not self._running
+            return self._ends is not None and not self._running
 
     def stop(self, seconds: float) -> bool:
         """Take no more work, ask running work to end, and wait; False when something still runs after `seconds`."""
         with self._changed:
-            self._stopping = True
+            self._ends = Ends.STOPPED
             self._changed.notify_all()
+            threads = [thread for thread in self._threads if thread.ident is not None]
         deadline = time.monotonic() + seconds
-        if self._chooser.ident is not None:
-            self._chooser.join(max(0.0, deadline - time.monotonic()))  # it starts no more workers
-        workers = list(self._workers)
-        for _ in workers:
-            self._chosen.put(None)
-        for thread in workers:
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in (self._chooser, *workers))
+        return not any(thread.is_alive() for thread in threads)
 
     @property
     def status(self) -> Work:
-        """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
-        now, tables = self._clock(), self._open()
+        """The queue now."""
         with self._changed:
-            ready = waiting(tables, self._holds, self._running)
-            working = frozenset(table for table in self._running if not self._holds.tries(Key(What.TABLE, table)))
-            running, lost = len(self._running), tuple(sorted(self._lost))
-        unsettled = [debt for debt in tables if debt.acted_on and debt.has_work and not self._is_settled(debt)]
-        limits = self._limits
-        usage = limits.usage(self._usage.recent(now), now)
-        ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
-        budgets, quiet = limits.budgets(usage), limits.is_quiet(now)
-        limited, capped = (0, 0) if quiet else limits.held_back(ready, usage, now)
-        return Work(
-            queued=len(ready),
-            running=running,
-            oldest_due_seconds=max(ages.values(), default=0.0),
-            lost=lost,
-            working=working,
-            late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),
-            limited=limited,
-            capped=capped,
-            budgets=budgets,
-            quiet=quiet,
-        )
+            running, lost = set(self._running), set(self._lost)
+        return self._queue.status(running, lost)
 
     @property
     def hangs_seconds(self) -> float:
         """How long the thread that chooses has not looked at the board: seconds at most, unless it hangs."""
-        return self._ticks() - self._beat
+        return self._lifelines.silent_seconds(CHOOSER)
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._ends is Ends.STOPPED
 
     def _choose_all(self) -> None:
-        while (chosen := self._next()) is not None:
-            self._chosen.put(chosen)
-            if len(self._workers) - len(self._lost) < len(self._running):
-                worker = threading.Thread(target=self._serve, name=f"run-{len(self._workers)}", daemon=True)
-                self._workers.append(worker)
-                worker.start()
+        while not self._is_stopped:
+            with self._changed:
+                self._lifelines.moved(CHOOSER)
+                self._give_up_lost()
+                if not self._start_next() and not self._is_stopped:
+                    self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
 
-    def _serve(self) -> None:
-        while (chosen := self._chosen.get()) is not None:
-            debt, grant = chosen
-            begun = self._ticks()
-            try:
-                self._work(debt, partial(self._must_stop, debt.table), grant, partial(self._charge, debt.table))
-                settle(self._holds, settled_by(debt, self._board.get(debt.table)))
-            except StoppedError as stopped:  # once the table is switched on again, the same snapshot is due
-                self._holds.hold(_key(debt), str(stopped), self._clock() + self._backoff.first_seconds)
-            except LaterError as later:
-                hold_later(self._holds, debt, later)
-                if later.reason not in LEFT_BEHIND:
-                    self._board.left_to_others(debt.table)
-            except Exception as error:
-                if not isinstance(error, FirnlineError):  # else the worker published it as an event
-                    LOG.exception("%s: the run failed with an unexpected error", debt.table)
-                hold_failed(self._holds, debt, hide(str(error)), self._backoff, self._ticks() - begun)
-            finally:
-                self._end(debt.table)
+    def _start_next(self) -> bool:
+        """Start the run of the first waiting table that slots and limits let start; whether there is one."""
+        if self._ends or len(self._running) >= self._most or not self._slots.has_room:
+            return False
+        chosen = self._queue.choose(self._running | self._lost)
+        if chosen is None:
+            return False
+        table = chosen[0].table
+        self._running.add(table)
+        self._lifelines.moved(table)
+        self._slots.announce(str(table))
+        run = threading.Thread(target=self._run, args=chosen, name=f"run-{table.name}", daemon=True)
+        run.start()
+        self._threads = {run, *(thread for thread in self._threads if thread.is_alive())}
+        return True
 
-    def _is_settled(self, debt: TableDebt) -> bool:
-        hold = self._holds.held(_key(debt), known_of(debt))
-        return hold is not None and hold.basis is not None
-
-    def _must_stop(self, table: TableName) -> bool:
-        return self._stopping or self._paused(table)
-
-    def _late_from(self, debt: TableDebt, now: float) -> float:
-        return max(debt.due_since or now, self._held_until(debt.table))
-
-    def _open(self) -> tuple[TableDebt, ...]:
-        """Tables with work that are not paused."""
-        return tuple(debt for debt in self._board.with_work() if not self._paused(debt.table))
+    def _run(self, debt: TableDebt, grant: Grant) -> None:
+        table, begun, failed = debt.table, time.monotonic(), None
+        try:
+            self._work(debt, partial(self._must_stop, table), grant, partial(self._queue.charge, table))
+        except Exception as error:
+            failed = error
+            if not isinstance(error, FirnlineError):  # else the worker published it as an event
+                LOG.exception("%s: the run failed with an unexpected error", table)
+        try:
+            self._queue.note(debt, failed, time.monotonic() - begun)
+        finally:
+            self._end(table)
 
     def _end(self, table: TableName) -> None:
         self._lifelines.ended(table)  # and its slot: before another run of the table can begin
-        if self._slots is not None:
-            self._slots.end(str(table))
+        self._slots.end(str(table))
         with self._changed:
-            if self._board.get(table) is None:
-                self._holds.release(What.TABLE, table)  # it was dropped, or is another service's
+            self._queue.ended(table)
             self._running.discard(table)
             self._lost.discard(table)
-            self._usage.release(table)
             self._changed.notify_all()
 
-    def _charge(self, table: TableName, spent: Spent) -> None:
-        self._usage.charge(table, self._clock(), spent)
-
-    def _next(self) -> tuple[TableDebt, Grant] | None:
-        with self._changed:
-            while not self._stopping:
-                self._beat = self._ticks()
-                self._give_up_lost()
-                chosen = self._choose(self._clock())
-                if chosen is not None:
-                    return chosen
-                self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
-            return None
+    def _must_stop(self, table: TableName) -> bool:
+        return self._is_stopped or self._queue.gate.paused(table)
 
     def _give_up_lost(self) -> None:
         """Release the lane and the slots of a run that hangs. Its table waits until its thread ends after all."""
@@ -338,24 +388,5 @@ class Dispatcher:
             )  # fmt: skip
             self._running.discard(table)
             self._lost.add(table)
-            self._usage.release(table)
-            if self._slots is not None:
-                self._slots.evict(str(table))
-
-    def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
-        """The first waiting table that slots and limits let start, now marked as running, with its grant; else None."""
-        busy = len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room)
-        if self._draining or busy:
-            return None
-        usage = self._limits.usage(self._usage.recent(now), now)
-        tables = waiting(self._open(), self._holds, self._running | self._lost)
-        allowed = self._limits.next_of(tables, usage, now, self._may_start)
-        if allowed is None:
-            return None
-        grant = self._limits.grant(allowed, usage)
-        self._running.add(allowed.table)
-        self._lifelines.moved(allowed.table)
-        if self._slots is not None:
-            self._slots.announce(str(allowed.table))
-        self._usage.reserve(reserved(allowed, grant, now))
-        return allowed, grant
+            self._queue.usage.release(table)
+            self._slots.evict(str(table))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -49,45 +49,38 @@ def _dropped(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
 
 
 def reclassify_conflicts(
-    plan: TablePlan, failed: Sequence[DroppedGroup], catalogs: Catalogs, cache: ManifestCache
-) -> tuple[DroppedGroup, ...]:
-    """Reclassify groups whose inputs a concurrent commit removed as conflicts; return all of `failed`.
+    plan: TablePlan, failed: Mapping[int, FirnlineError], catalogs: Catalogs, cache: ManifestCache
+) -> dict[int, FirnlineError]:
+    """The errors of file groups, by their numbers in the plan: of those whose inputs a concurrent commit removed, a
+    conflict.
 
     A file that is missing from the store is damage if the table still lists it. If a rollback removed it, or another
     compactor and an expiry, the group is planned again. Wrong row counts and damaged pages stay as they are: no
     concurrent commit causes them.
     """
-    mine = [drop for drop in failed if drop.error.reason in DAMAGE]
-    others = [drop for drop in failed if drop.error.reason not in DAMAGE]
+    others = {number: error for number, error in failed.items() if error.reason not in DAMAGE}
     snapshot_id = plan.snapshot_id or 0
     try:
         now = catalogs.load(plan.table.name, plan.table.ref)
         changes = changes_since(now, plan.table, snapshot_id, cache)
     except ReplanError as error:
-        return (*mine, *(_planned_anew(drop, str(error), error.reason) for drop in others))
+        what, reason = str(error), error.reason
+        return {**failed, **{number: _planned_anew(seen, what, reason) for number, seen in others.items()}}
     except FirnlineError:  # the other commits cannot be read
-        return tuple(failed)
+        return dict(failed)
+    found = dict(failed)
     if now.metadata.snapshot_by_id(snapshot_id) is None:
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
-        expired = [drop for drop in others if drop.error.reason in MAY_MISS_A_FILE]
-        others = [drop for drop in others if drop.error.reason not in MAY_MISS_A_FILE]
-        mine += [_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in expired]
+        for number in [number for number, error in others.items() if error.reason in MAY_MISS_A_FILE]:
+            found[number] = _planned_anew(others.pop(number), what, Reason.SNAPSHOT_EXPIRED)
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
-    touched = touched_groups([drop.planned.file_group for drop in others], taken_away)
-    reclassified = [
-        _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), Reason.CONFLICT)
-        if index in touched
-        else drop
-        for index, drop in enumerate(others)
-    ]
-    return (*mine, *reclassified)
-
-
-def given_up(drop: DroppedGroup) -> DroppedGroup:
-    """A file group that has failed again for a reason that passes by itself elsewhere."""
-    error = GiveUpError(f"{drop.error}, again, while other file groups were rewritten", reason=drop.error.reason)
-    error.__cause__ = drop.error
-    return DroppedGroup(drop.planned, error)
+    numbers = list(others)
+    touched = touched_groups([plan.groups[number].file_group for number in numbers], taken_away)
+    for index, what in touched.items():
+        number = numbers[index]
+        why = str(overtaken(plan.groups[number], plan.table.name, what).error)
+        found[number] = _planned_anew(others[number], why, Reason.CONFLICT)
+    return found
 
 
 @contextmanager
@@ -117,7 +110,7 @@ def _has_expired(table: TableView, snapshot_id: int | None, catalogs: Catalogs) 
     return now.metadata.snapshot_by_id(snapshot_id or 0) is None
 
 
-def _planned_anew(drop: DroppedGroup, what: str, reason: Reason) -> DroppedGroup:
-    error = ReplanError(f"{what}; the run itself saw: {drop.error}", reason=reason)
-    error.__cause__ = drop.error
-    return DroppedGroup(drop.planned, error)
+def _planned_anew(seen: FirnlineError, what: str, reason: Reason) -> ReplanError:
+    error = ReplanError(f"{what}; the run itself saw: {seen}", reason=reason)
+    error.__cause__ = seen
+    return error

@@ -22,12 +22,12 @@ from compactor.iceberg.tables import TableView
 from compactor.patience.backoff import LATER
 from compactor.patience.holds import Hold, Holds, Key, What
 from compactor.rewrite.tasks.task_input import NAME_MAPPING
+from compactor.runs.usage import HOUR
 from compactor.spark.java_table import spark_has_ended
 from compactor.storage.state_files import StateFile, StateFolder
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
-HOUR: Final = 3600.0
 UNANSWERED: Final = replace(LATER, first_seconds=60.0, longest_seconds=600.0)
 """Of files without an answer: each attempt takes minutes. Shorter than `HOUR`, which is of files that were given up."""
 NAME: Final = "holds.json"

@@ -26,9 +26,11 @@ from compactor.errors import ReplanError, RetryError
 from compactor.events import Listener, ManifestsRewritten
 from compactor.iceberg.tables import TableView
 from compactor.lease.right import CommitRight
+from compactor.planning.budget import Charge, uncharged
 from compactor.reasons import Reason
 from compactor.runs.committable import CommitTools, Head, Pending
 from compactor.runs.committing import UNREADABLE, commit
+from compactor.runs.supervisor import RunWatch
 from compactor.spark.java_table import JAVA_ERRORS, VALIDATION, JavaTable, exception_class, first_line
 
 LOG = logging.getLogger("firnline")
@@ -42,6 +44,8 @@ def rewrite_manifests(
     run_id: str,
     tools: CommitTools,
     check_turn: Callable[[], object] = lambda: None,
+    watch: RunWatch | None = None,
+    charge: Charge = uncharged,
 ) -> ManifestsRewritten:
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
@@ -49,6 +53,7 @@ def rewrite_manifests(
     replaced the same manifests. What fails after a commit was found in the table is logged.
 
     `check_turn` is called right before each commit, minutes after the start; an exception from it ends the rewrite.
+    `watch` can stop it before a commit. `charge` is called with the costs of commits.
 
     Raises:
         LaterError: from `check_turn`, or Flink's maintenance holds its lock; not everything was rewritten.
@@ -64,10 +69,11 @@ def rewrite_manifests(
     session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
     before = after = len(_manifests(java))
     parts = [None] if table.keeps_row_lineage else [*specs]
+    pending = Pending(java, run_id, watch=watch or RunWatch(), charge=charge)
     for number, spec_id in enumerate(parts, 1):
         part = f"{number}/{len(parts)}"
         summary = CommitSummary(run_id, (ENGINE,), part, deployment=tools.right.deployment)
-        commit(_Merging(java, spec_id, summary, check_turn, tools.right, tools.listener), Pending(java, run_id), tools)
+        commit(_Merging(java, spec_id, summary, check_turn, tools.right, tools.listener), pending, tools)
     try:
         java.refresh()
         after = len(_manifests(java))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from compactor.commit.deletion import NOT_COMMITTED
 from compactor.commit.in_flight import InFlightRecords, Record
@@ -21,6 +22,14 @@ from compactor.rewrite.tasks.runner import JOBS_OF_A_TASK
 LOG = logging.getLogger("firnline")
 LATE_SECONDS = 900.0
 """For which an executor may work on that has lost the driver: Spark ends it after 60 missed heartbeats, ten minutes."""
+
+
+class Outputs(NamedTuple):
+    """Where a job writes: all files and folders, and how often the attempts of one task may write its file."""
+
+    files: Sequence[str]
+    folders: Sequence[str]
+    attempts: int = 1
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from compactor.errors import InputError, RetryError
+from compactor.errors import InputError, retried
+from compactor.iceberg.other_compactors import DAY_SECONDS
 from compactor.reasons import Reason
 from compactor.storage.state_files import StateFolder
 from compactor.table_names import TableName
@@ -30,7 +31,6 @@ VERSION: Final = 1
 DAMAGED: Final = "its document is damaged; it holds until `firnline resume`"
 READ_SECONDS: Final = 5.0
 """Between two looks at the folder: with the second after which a run notices, well within 15 s."""
-DAY_SECONDS: Final = 86_400.0
 LATEST: Final = 253_402_300_799.0
 """The end of the year 9999, in seconds since the epoch: no date is later."""
 SILENT_SECONDS: Final = 60.0
@@ -71,10 +71,8 @@ class PauseFolder:
             InputError: there is no checkpoint here.
             RetryError: the store does not answer.
         """
-        try:
+        with _asked(self._checkpoint):
             there = self._checkpoint.exists()
-        except OSError as error:
-            raise _unreadable(self._checkpoint.path, error) from error
         if not there:
             raise InputError(
                 f"there is no checkpoint at {self._checkpoint.path}, so no service would see a change of its pauses: "
@@ -87,10 +85,8 @@ class PauseFolder:
         Raises:
             RetryError: the store does not answer.
         """
-        try:
+        with _asked(self._folder):
             return tuple(pause for pause in map(self._read, self._names()) if pause is not None)
-        except OSError as error:
-            raise _unreadable(self._folder.path, error) from error
 
     def add(self, pause: Pause) -> None:
         """Write a pause; it replaces one with the same glob.
@@ -103,10 +99,8 @@ class PauseFolder:
         if len(name) > _LONGEST_NAME:
             raise InputError(f"{pause.glob!r} is too long for a pause: write a shorter glob, e.g. db.*")
         document = {"version": VERSION, "since": pause.since, "until": pause.until, "reason": pause.reason}
-        try:
+        with _asked(self._folder):
             self._folder.write(name, json.dumps(document).encode())
-        except OSError as error:
-            raise _unreadable(self._folder.path, error) from error
 
     def remove(self, glob: str) -> None:
         """End the pause with exactly this glob; one that is gone already is no error.
@@ -114,12 +108,10 @@ class PauseFolder:
         Raises:
             RetryError: the store does not answer.
         """
-        try:
+        with _asked(self._folder):
             for name in self._names():
                 if _glob_of(name) == glob:  # a name that no `add` wrote may stand for the same glob, e.g. %FF.json
                     self._remove(name)
-        except OSError as error:
-            raise _unreadable(self._folder.path, error) from error
 
     def _names(self) -> list[str]:
         return sorted(name for name in self._folder.names() if name.endswith(SUFFIX))
@@ -158,10 +150,9 @@ def _pause(glob: str, document: Any) -> Pause:
     return Pause(glob, float(since), None if until is None else float(until), reason)
 
 
-def _unreadable(path: str, error: OSError) -> RetryError:
-    return RetryError(
-        f"pauses cannot be read or written in {path}: {error}; check state.checkpoint", reason=Reason.STATE_UNREADABLE
-    )
+def _asked(folder: StateFolder) -> AbstractContextManager[None]:
+    what = f"pauses cannot be read or written in {folder.path}"
+    return retried(what, Reason.STATE_UNREADABLE, "; check state.checkpoint")
 
 
 class PauseWatch:
@@ -188,7 +179,6 @@ class PauseWatch:
         self._held: dict[str, float] = {}  # when each glob held last, those of the last day
         self._failing = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="pauses", daemon=True)
 
     def start(self) -> None:
         """Read the pauses, then go on reading them.
@@ -197,7 +187,7 @@ class PauseWatch:
             RetryError: the store does not answer: it is not known what is paused.
         """
         self._take(self._folder.load())
-        self._thread.start()
+        threading.Thread(target=self._serve, name="pauses", daemon=True).start()
 
     def stop(self) -> None:
         """Read no more. Does not wait for a store that hangs."""

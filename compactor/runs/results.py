@@ -73,18 +73,13 @@ def taken_away(planned: PlannedGroup, table: TableName, location: str) -> Droppe
     return left_out(planned, table, why, ReplanError, Reason.OUTPUT_MISSING)
 
 
-NO_ANSWER: Final = "the store answered for no file group any more"
+NO_ANSWER: Final = "it was not tried, because the store did not answer any more"
 
 
 class NotTriedError(ReplanError):
     """Reaction: **re-plan**: the file group was not tried; the next run tries it."""
 
     reason = Reason.UNAVAILABLE
-
-
-def not_tried(planned: PlannedGroup, why: str) -> DroppedGroup:
-    """A file group that waits for the next run."""
-    return DroppedGroup(planned, NotTriedError(f"{why}; the next run tries it"))
 
 
 class NoGroupLeftError(GiveUpError):

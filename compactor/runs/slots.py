@@ -7,7 +7,6 @@ slot goes to the waiting run that holds the fewest. Only rewrites take slots: pl
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +27,7 @@ class SlotBook:
         held: Slots by run.
         waiting: Runs that wait, in the order in which they asked.
         expected: Runs that were announced and have not asked yet: they still plan.
+        evicted: Runs that hang and were given up: until their end they get no slot.
     """
 
     capacity: int
@@ -35,6 +35,7 @@ class SlotBook:
     held: Mapping[str, int] = field(default_factory=dict)
     waiting: tuple[str, ...] = ()
     expected: frozenset[str] = frozenset()
+    evicted: frozenset[str] = frozenset()
 
     @property
     def in_use(self) -> int:
@@ -69,7 +70,7 @@ class SlotBook:
 
     def ended(self, run: str) -> SlotBook:
         """A run has ended, whether it asked for slots or not."""
-        return replace(self, expected=self.expected - {run})
+        return replace(self, expected=self.expected - {run}, evicted=self.evicted - {run})
 
     def asked(self, run: str) -> SlotBook:
         """A run wants one more slot."""
@@ -85,17 +86,18 @@ class SlotBook:
         return replace(self.withdrawn(run), held={**self.held, run: self.held.get(run, 0) + 1})
 
     def released(self, run: str) -> SlotBook:
-        """A run gives one slot back."""
-        left = {**self.held, run: self.held[run] - 1}
+        """A run gives one slot back, unless it was given up."""
+        left = {each: count - (each == run) for each, count in self.held.items()}
         return replace(self, held={each: count for each, count in left.items() if count})
 
-    def evicted(self, run: str) -> SlotBook:
-        """A run is given up: it holds no slot and waits for none."""
+    def given_up(self, run: str) -> SlotBook:
+        """A run hangs: it holds no slot and waits for none."""
         return replace(
             self,
             held={each: count for each, count in self.held.items() if each != run},
             waiting=tuple(each for each in self.waiting if each != run),
             expected=self.expected - {run},
+            evicted=self.evicted | {run},
         )
 
     def resized(self, capacity: int) -> SlotBook:
@@ -113,8 +115,6 @@ class SlotPool:
 
     def __init__(self, capacity: int, most: int | None = None) -> None:
         self._book = SlotBook(capacity, most)
-        self._grants: Counter[str] = Counter()
-        self._evicted: set[str] = set()
         self._changed = threading.Condition()
         self._freed: Callable[[], None] = lambda: None
 
@@ -148,56 +148,45 @@ class SlotPool:
 
     def end(self, run: str) -> None:
         """An announced run has ended."""
-
-        def ended(book: SlotBook) -> SlotBook:
-            self._evicted.discard(run)
-            return book.ended(run)
-
-        self._change(ended)
+        self._change(lambda book: book.ended(run))
 
     def evict(self, run: str) -> None:
         """Take the slots of a run that hangs. Until its `end` it gets no other."""
-
-        def evicted(book: SlotBook) -> SlotBook:
-            self._evicted.add(run)
-            self._grants.pop(run, None)
-            return book.evicted(run)
-
-        self._change(evicted)
+        self._change(lambda book: book.given_up(run))
 
     def acquire(self, run: str, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait for a slot; False if `stopped` became true first, or the run was given up (`evict`).
 
         Every slot must be given back by `release`.
         """
-        self._change(lambda book: book if run in self._evicted else book.asked(run))
         with self._changed:
-            while not self._grants[run]:
-                if run in self._evicted:
-                    return False
-                if stopped():
-                    self._book = self._book.withdrawn(run)
-                    return False
+            if run in self._book.evicted:
+                return False
+            self._apply(lambda book: book.asked(run))
+            while self._book.next != run and not stopped() and run not in self._book.evicted:
                 self._changed.wait(LOOK_SECONDS)
-            self._grants[run] -= 1
-            if not self._grants[run]:
-                del self._grants[run]
-        return True
+            if run in self._book.evicted:
+                return False
+            has_slot = self._book.next == run
+            room = self._apply(lambda book: book.granted(run) if has_slot else book.withdrawn(run))
+        if room:
+            self._freed()
+        return has_slot
 
     def release(self, run: str) -> None:
         """Give a slot back."""
-        self._change(lambda book: book if run in self._evicted else book.released(run))
+        self._change(lambda book: book.released(run))
 
     def _change(self, change: Callable[[SlotBook], SlotBook]) -> None:
-        """Apply a change of the book; nothing else of this object changes in between."""
+        """Apply a change of the book. `_freed` may wait for who calls us: it is called without the lock."""
         with self._changed:
-            had_room = self._book.has_room
-            book = change(self._book)
-            while (run := book.next) is not None:
-                book = book.granted(run)
-                self._grants[run] += 1
-            self._book = book
-            self._changed.notify_all()
-            room = book.has_room and not had_room
+            room = self._apply(change)
         if room:
             self._freed()
+
+    def _apply(self, change: Callable[[SlotBook], SlotBook]) -> bool:
+        """Apply a change of the book while the lock is held; whether there is room for another run again."""
+        had_room = self._book.has_room
+        self._book = change(self._book)
+        self._changed.notify_all()
+        return self._book.has_room and not had_room

@@ -12,7 +12,6 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.errors import FirnlineError, RetryError, StoppedError
 from compactor.reasons import Reason
 from compactor.runs.lifelines import STALLED_SECONDS
-from compactor.table_names import TableName
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,6 @@ class RunWatch:
     committing: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
 
-    @contextmanager
-    def commit(self, table: TableName, *, wanted: bool) -> Iterator[None]:
-        """Around a commit, which is not interrupted.
-
-        Raises:
-            StoppedError: the run was stopped, or its table was switched off.
-        """
-        if self.stopped.is_set() or not wanted:
-            raise StoppedError(f"{table} was switched off or paused before the commit; it was not sent")
-        self.committing.set()
-        try:
-            yield
-        finally:
-            self.committing.clear()
-
 
 @dataclass(frozen=True)
 class RunSupervisor:
@@ -76,24 +60,35 @@ class RunSupervisor:
     stalled: Callable[[], bool] = lambda: False
 
     @contextmanager
-    def watch(self, record: Record, switches: Switches) -> Iterator[RunWatch]:
-        """Watch the run of `record` from a thread while the block runs."""
+    def watch(self, record: Record | None, switches: Switches, what: str = "the run") -> Iterator[RunWatch]:
+        """Watch the job of `record`, if it has one, from a thread while the block runs. `what`: the job, for messages.
+
+        Raises:
+            RetryError: the job was stopped because it hung; it was not switched off.
+        """
         watch = RunWatch()
-        name = f"watch-{record.run_id[:8]}"
-        thread = threading.Thread(target=self._serve, args=(watch, record, switches), name=name, daemon=True)
+        thread = threading.Thread(target=self._serve, args=(watch, record, switches), name="watch", daemon=True)
         thread.start()
         try:
             yield watch
+        except StoppedError as error:
+            if not watch.stalled.is_set():
+                raise
+            raise RetryError(
+                f"{what} made no progress for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
+                "executors and the store, then the next attempt goes on",
+                reason=Reason.STALLED,
+            ) from error
         finally:
             watch.finished.set()
             thread.join()
 
-    def _serve(self, watch: RunWatch, record: Record, switches: Switches) -> None:
+    def _serve(self, watch: RunWatch, record: Record | None, switches: Switches) -> None:
         renewed = checked = time.monotonic()
         while not watch.finished.wait(1.0):
             now = time.monotonic()
             try:
-                if now - renewed >= self.lease_seconds / 3:
+                if record is not None and now - renewed >= self.lease_seconds / 3:
                     self.records.renew(record)
                     renewed = now
                 look = now - checked >= self.check_seconds
@@ -111,18 +106,3 @@ class RunSupervisor:
                 self.cancel()
             except FirnlineError:
                 continue  # the state folder or the catalog does not answer: the work goes on, ask again in a second
-
-
-@contextmanager
-def stall_explained(watch: RunWatch, what: str) -> Iterator[None]:
-    """A run that its supervisor stopped because it hung has failed; it was not switched off."""
-    try:
-        yield
-    except StoppedError as error:
-        if not watch.stalled.is_set():
-            raise
-        raise RetryError(
-            f"{what} made no progress for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
-            "executors and the store, then the next attempt goes on",
-            reason=Reason.STALLED,
-        ) from error

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt, earliest
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
-from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
+from compactor.events import PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
 from compactor.iceberg.other_compactors import DAY_SECONDS, flink_converts, other_compactors, unlisted_before
-from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
-from compactor.locks.flink_locks import NO_LOCKS, Locks
-from compactor.manifests.cache import ManifestCache
+from compactor.iceberg.tables import TableMissingError, TableView, file_sizes
 from compactor.partitions import PartitionKey
 from compactor.patience.holds import What
 from compactor.planning.budget import NO_GRANT, Grant
@@ -29,7 +27,8 @@ from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
-from compactor.runs.file_holds import DIED, FileHolds
+from compactor.runs.file_holds import DIED
+from compactor.runs.run_tools import RunTools
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -43,26 +42,22 @@ class TablePlanner:
     """Plans due tables from a fresh look.
 
     `planned` is called with each table that was planned. `owns`: whether the table is this service's. `look`: asks for
-    a look at a table that was not found. `files`: data files that are left as they are for a while, so that the others
-    of their partition can be merged.
+    a look at a table that was not found. Files that `tools.files` holds are left as they are for a while, so that the
+    others of their partition can be merged.
     """
 
+    tools: RunTools
     settings: WorkSettings
-    catalogs: Catalogs
-    cache: ManifestCache
     board: DebtBoard
-    listener: Listener
-    clock: Callable[[], float]
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
     look: Callable[[TableName], None] = lambda _table: None
-    locks: Locks = NO_LOCKS
-    files: FileHolds = field(default_factory=FileHolds)
 
     @property
     def turns(self) -> Turns:
         """Whether it is our turn to write."""
-        return Turns(self.settings, self.listener, self.clock, self.locks)
+        tools = self.tools
+        return Turns(self.settings, tools.listener, tools.clock, tools.locks)
 
     def load(self, debt: TableDebt) -> TableView:
         """The table as it is now. One that is not found is looked at: looks and listings tell whether it is gone.
@@ -75,7 +70,7 @@ class TablePlanner:
         """
         try:
             with self._failures_published(debt):
-                table = self.catalogs.load(debt.table)
+                table = self.tools.catalogs.load(debt.table)
         except TableMissingError:  # for a moment, perhaps: the look drops requests of a table that is gone
             self.look(debt.table)
             raise
@@ -100,9 +95,9 @@ class TablePlanner:
         if self.owns(debt.table):  # a table that became another service's keeps its requests
             self.served(debt)
         if switched_off:
-            self.listener(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
+            self.tools.listener(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
             raise StoppedError(f"{debt.table} is switched off")
-        self.listener(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
+        self.tools.listener(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
         raise LaterError(f"{debt.table} is left to another compactor")
 
     def conversion(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> Conversion:
@@ -125,16 +120,18 @@ class TablePlanner:
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
             if not any(rules.conversion_due(each.counts) for each in with_deletes):
                 return NOTHING_TO_CONVERT
-            beside = _beside_another(table, self.clock())
+            beside = _beside_another(table, self.tools.clock())
             if beside is not None:
                 self._leave_deletes(debt, table, with_deletes, Reason.OTHER_COMPACTOR, beside)
                 return NOTHING_TO_CONVERT
-            inventory = take_inventory(table, self.cache)
-            conversion = plan_conversion(inventory, self.files.left_out(table, What.SEARCH))
+            inventory = take_inventory(table, self.tools.cache)
+            conversion = plan_conversion(inventory, self.tools.files.left_out(table, What.SEARCH))
         refused = [each for each in with_deletes if each.key in conversion.refused_in]
         if refused:
             skipped = tuple(skipped_partition(each, conversion.refused_in[each.key]) for each in refused)
-            self.listener(PartitionsSkipped(debt.table, inventory.snapshot_id, Reason.CONVERSION_REFUSED, skipped))
+            self.tools.listener(
+                PartitionsSkipped(debt.table, inventory.snapshot_id, Reason.CONVERSION_REFUSED, skipped)
+            )
         return within_grant(conversion, grant)
 
     def _leave_deletes(
@@ -142,7 +139,7 @@ class TablePlanner:
     ) -> None:
         skipped = tuple(skipped_partition(each, why) for each in partitions)
         snapshot_id = table.snapshot.snapshot_id if table.snapshot else None
-        self.listener(PartitionsSkipped(debt.table, snapshot_id, reason, skipped))
+        self.tools.listener(PartitionsSkipped(debt.table, snapshot_id, reason, skipped))
 
     def plan(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of `table`; None (and published) when nothing is due.
@@ -162,7 +159,7 @@ class TablePlanner:
             self._decline(debt, plan)
         if plan.has_work:
             return plan
-        self.listener(RunSkipped(table=debt.table, reason=Reason.NOTHING_DUE))
+        self.tools.listener(RunSkipped(table=debt.table, reason=Reason.NOTHING_DUE))
         self.served(debt)
         return None
 
@@ -173,7 +170,7 @@ class TablePlanner:
     def is_left_to_another(self, table: TableView) -> bool:
         """Whether another compactor works on the table, and the settings leave the table to it."""
         leave = self.settings.tables.other_compactors == "leave"
-        return leave and bool(other_compactors(table.metadata, self.clock()))
+        return leave and bool(other_compactors(table.metadata, self.tools.clock()))
 
     def served(self, debt: TableDebt) -> None:
         """The first open request was done, or cannot be done."""
@@ -192,7 +189,7 @@ class TablePlanner:
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
         # A person's request does not leave out what got no answer: that must not end it.
-        left_out = self.files.left_out(table, given_up=requested is not None)
+        left_out = self.tools.files.left_out(table, given_up=requested is not None)
         if requested is not None and not self.board.request_has_begun(debt.table, requested):
             # The first run of a person's request tries all files, but for those that would kill the process once more.
             left_out = {path: why for path, why in left_out.items() if why == DIED}
@@ -200,7 +197,7 @@ class TablePlanner:
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
             policy = policy.model_copy(update={"equality_delete_threshold": NEVER})
-        plan = plan_table(table, policy, self.cache, request, wall_clock=self.clock)
+        plan = plan_table(table, policy, self.tools.cache, request, wall_clock=self.tools.clock)
         self.planned(debt.table)
         return plan
 
@@ -212,16 +209,16 @@ class TablePlanner:
         except LaterError:
             raise  # published already, as a skipped run
         except FirnlineError as error:
-            self.listener(RunFailed.of(error, "", debt.table, "plan"))
+            self.tools.listener(RunFailed.of(error, "", debt.table, "plan"))
             raise
         except Exception as error:
             failure = GiveUpError(f"planning {debt.table} failed: {error}", reason=Reason.UNEXPECTED)
-            self.listener(RunFailed.of(failure, "", debt.table, "plan", str(error)))
+            self.tools.listener(RunFailed.of(failure, "", debt.table, "plan", str(error)))
             raise failure from error
 
     def decline(self, debt: TableDebt, left: Mapping[PartitionKey, str], plan: TablePlan) -> None:
         """These partitions of `plan` are not due again until they change, or what was put off may be tried again."""
-        self.board.decline(debt, left, plan.selected, self._next_attempt(plan.table, self.clock()))
+        self.board.decline(debt, left, plan.selected, self._next_attempt(plan.table, self.tools.clock()))
 
     def _next_attempt(self, table: TableView, now: float) -> float:
         """When files that are held, or conversions that are left to others, may be tried; infinite: never.
@@ -230,7 +227,7 @@ class TablePlanner:
         """
         converts = self.settings.policy.for_table(table.name, table.properties).convert_equality_deletes is not None
         left = _beside_another_until(table, now) if converts else None
-        until = earliest(left, self.files.until(table.name, What.FILES, What.SEARCH))
+        until = earliest(left, self.tools.files.until(table.name, What.FILES, What.SEARCH))
         return math.inf if until is None else until
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
@@ -239,7 +236,7 @@ class TablePlanner:
         self.decline(debt, left, plan)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
-            self.listener(
+            self.tools.listener(
                 PartitionsSkipped(table=debt.table, snapshot_id=plan.snapshot_id, reason="declined", partitions=skipped)
             )
 

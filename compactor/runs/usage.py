@@ -15,7 +15,7 @@ from compactor.planning.budget import Spent
 from compactor.table_names import TableName
 
 HOUR: Final = 3600.0
-_SLOT_SECONDS: Final = 60.0  # costs of a table within it are kept as one
+MINUTE: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class HourOfUsage:
             return [*self._costs.values(), *(replace(run, at=now) for run in self._reserved.values())]
 
     def _add(self, cost: Cost) -> None:
-        key = (cost.table, int(cost.at // _SLOT_SECONDS))
+        key = (cost.table, int(cost.at // MINUTE))
         known = self._costs.get(key)
         if known is not None:
             cost = replace(cost, at=max(known.at, cost.at), spent=known.spent + cost.spent)

@@ -20,12 +20,11 @@ from typing import Final
 from compactor.debt.board import TableDebt
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, cost_of_merge, requests_of
 from compactor.runs.open_hours import OpenHours
-from compactor.runs.usage import HOUR, Cost, Usage
+from compactor.runs.usage import HOUR, MINUTE, Cost, Usage
 from compactor.settings.limits import HourCaps, LimitSettings
 from compactor.table_names import TableName
 
 STARVING_SECONDS = HOUR
-MINUTE = 60.0
 LEAST_BYTES = 1024 * 1024
 """The fixed cost of a run, in bytes rewritten."""
 

@@ -18,7 +18,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan
 from compactor.reasons import Reason
 from compactor.runs.results import RunResult
-from compactor.runs.run import Progress as ReportProgress
+from compactor.runs.rewrite import Progress as ReportProgress
 from compactor.settings.spark_options import RunOptions
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session

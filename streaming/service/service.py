@@ -31,7 +31,7 @@ from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.executor_job import ReadOnExecutors
 from compactor.patience.backoff import LATER
 from compactor.reasons import Reason
-from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.dispatcher import Dispatcher, Gate, TableQueue
 from compactor.runs.file_holds import FileHolds
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.pauses import PauseFolder, PauseWatch
@@ -40,7 +40,6 @@ from compactor.runs.table_worker import ObserveWorker, RewriteWorker
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.session import spark_session
-from compactor.table_names import TableName
 from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
@@ -301,34 +300,30 @@ class Service:
     def _make_dispatcher(self, made: Rewriting, ledger: DriverLedger, checkpoint: str) -> Dispatcher:
         state, driver = self._state, ledger.driver
         planner = TablePlanner(
-            settings=state.controls.settings,
-            catalogs=self._catalogs,
-            cache=self._cache,
-            board=self._board,
-            listener=self._bus.publish,
-            clock=time.time,
+            made.rewriter,
+            state.controls.settings,
+            self._board,
             planned=driver.planned,
             owns=state.shard.owns,
             look=driver.look_soon,
-            locks=made.rewriter.locks,
-            files=made.rewriter.files,
         )
         worker = ObserveWorker(planner) if state.observing else RewriteWorker(planner, made.rewriter, driver.look_soon)
-
-        def may_start(table: TableName) -> bool:
-            return state.shard.owns(table) and ledger.available(table.catalog)
-
-        return Dispatcher(
+        queue = TableQueue(
             self._board,
+            LATER.first_seconds,
+            state.controls.limits,
+            state.controls.open_usage(checkpoint, made.rewriter.right.confirm),
+            Gate(
+                may_start=lambda table: state.shard.owns(table) and ledger.available(table.catalog),
+                paused=state.paused,
+                held_until=state.held_until,
+            ),
+        )
+        return Dispatcher(
+            queue,
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
-            first_backoff_seconds=LATER.first_seconds,
-            limits=state.controls.limits,
-            usage=state.controls.open_usage(checkpoint, made.rewriter.right.confirm),
             slots=made.slots,
-            may_start=may_start,
-            paused=state.paused,
-            held_until=state.held_until,
             lifelines=made.rewriter.lifelines,
         )
 

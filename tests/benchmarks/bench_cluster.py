@@ -32,7 +32,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Charge, Grant
 from compactor.planning.plan_table import Request, plan_table
-from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.dispatcher import Dispatcher, TableQueue
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.spark.cluster import ClusterWatch
@@ -165,7 +165,7 @@ class Bench:
         def work(debt: TableDebt, _stopping: Any, _grant: Grant, _charge: Charge) -> None:
             self.run(debt.table, rewriter)
 
-        dispatcher = Dispatcher(board, work, concurrent_runs=16, first_backoff_seconds=600, slots=self.slots)
+        dispatcher = Dispatcher(TableQueue(board, 600), work, concurrent_runs=16, slots=self.slots)
         for name in names:
             partition = PartitionDebt(key, {"part": 0}, None, PartitionCounts(4, 4, 4, 4), True, "benchmark")
             board.put(TableDebt(name, 1, {key: partition}, acted_on=True, due_since=time.time()))

@@ -155,10 +155,7 @@ class FollowedTable:
                 self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
             ),
         )  # fmt: skip
-        planner = TablePlanner(
-            settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,
-            clock=clock, planned=lambda _: None, locks=self.locks, files=files,
-        )  # fmt: skip
+        planner = TablePlanner(rewriter, self.settings, self.board, planned=lambda _: None)
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
         self.looker = Looker(
             settings=self.settings, catalogs=lake.catalogs, database=LedgerDatabase(self._state_file()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import nullcontext
 
@@ -11,7 +10,6 @@ import pytest
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.debt.manifest_debt import count_manifests, manifests_of
 from compactor.errors import FirnlineError, LaterError, StoppedError
-from compactor.events import ignore
 from compactor.iceberg.other_compactors import RUN_ID, other_compactors
 from compactor.iceberg.tables import TableView
 from compactor.lease.right import CommitRight
@@ -168,10 +166,7 @@ def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, 
         lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(1), lease_seconds=60, check_seconds=60,
         right=CommitRight(confirm=confirm),
     )  # fmt: skip
-    planner = TablePlanner(
-        settings=settings, catalogs=lake.catalogs, cache=cache, board=board, listener=ignore, clock=time.time,
-        planned=lambda _: None,
-    )  # fmt: skip
+    planner = TablePlanner(rewriter, settings, board, planned=lambda _: None)
     debt = TableDebt(name, 1, {}, acted_on=True, manifests=counts)
     with pytest.raises(StoppedError) if lost else nullcontext():
         RewriteWorker(planner, rewriter, announce=lambda _: None).work(debt, lambda: False, Grant(), costs.append)

@@ -7,6 +7,7 @@ commit of a writer the service finds nothing more to rewrite.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -168,16 +169,14 @@ class SparkLedgerMachine(LedgerMachine):
         if debt is None:
             return False
         waiting, before = debt.waiting_since, self.existing(name)
-        planner = TablePlanner(
-            settings=ledger.settings,
+        tools = replace(
+            self.parts.rewriter,
             catalogs=self.catalogs,
             cache=ledger.plans,
-            board=ledger.board,
             listener=ledger.published.append,
             clock=lambda: ledger.clock.wall,
-            planned=ledger.ledger.driver.planned,
-            files=self.parts.rewriter.files,
         )
+        planner = TablePlanner(tools, ledger.settings, ledger.board, planned=ledger.ledger.driver.planned)
         worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.driver.look_soon)
         with self.refusal_counted():
             worker.work(debt, lambda: False, NO_GRANT, lambda _spent: None)

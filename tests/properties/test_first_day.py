@@ -13,7 +13,7 @@ from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Tabl
 from compactor.partitions import PartitionKey
 from compactor.patience.holds import Holds
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
-from compactor.runs.dispatcher import Dispatcher, settle
+from compactor.runs.dispatcher import TableQueue, settle
 from compactor.runs.usage import HOUR, Cost
 from compactor.runs.work_order import Limits
 from compactor.settings.limits import LimitSettings
@@ -50,7 +50,7 @@ def debt(number: int, snapshot: int, files: int, size: int, since: float) -> Tab
 
 @dataclass
 class FirstDay:
-    """The dispatcher over its board, lane by lane, on a clock that jumps to the next thing that happens.
+    """The queue over its board, lane by lane, on a clock that jumps to the next thing that happens.
 
     What a run reads is not what the ledger made of it: up to a half less or more, but never more than its grant. It
     commits up to three times, within its grant.
@@ -69,9 +69,7 @@ class FirstDay:
 
     def __post_init__(self) -> None:
         self.board = DebtBoard(Holds(lambda: self.now))
-        self.dispatcher = Dispatcher(
-            self.board, lambda *_: None, concurrent_runs=self.lanes, first_backoff_seconds=1.0, limits=self.limits,
-        )  # fmt: skip
+        self.queue = TableQueue(self.board, 1.0, self.limits)
         for number in range(self.tables):
             files, size = self.chance.randrange(2, 200), self.chance.randrange(1, 4 * MEBIBYTE)
             self.board.put(debt(number, 1, files, size, START))
@@ -83,7 +81,7 @@ class FirstDay:
         """
         while len(self.first_served) < self.tables:
             assert self.now < until, f"{self.tables - len(self.first_served)} tables starve"
-            while len(self.running) < self.lanes and (chosen := self.dispatcher._choose(self.now)) is not None:
+            while len(self.running) < self.lanes and (chosen := self.queue.choose(self.busy)) is not None:
                 heapq.heappush(self.running, self._started(*chosen))
             next_look = self.running[0][0] if len(self.running) == self.lanes else self.now + 120
             while self.running and self.running[0][0] <= next_look:
@@ -94,6 +92,10 @@ class FirstDay:
                 _, old = self.again.popleft()
                 number = int(old.table.name[1:])
                 self.board.put(debt(number, (old.snapshot_id or 0) + 1, 300, 1000, self.now))
+
+    @property
+    def busy(self) -> set[TableName]:
+        return {each.table for _, _, each, _ in self.running}
 
     def _started(self, chosen: TableDebt, grant: Grant) -> tuple[float, int, TableDebt, Spent]:
         counts = chosen.due[0].counts
@@ -115,9 +117,9 @@ class FirstDay:
     def _ended(self, done: TableDebt, spent: Spent) -> None:
         run = Cost(done.table, self.now, spent)
         self.ends.append(run)
-        self.dispatcher._charge(run.table, run.spent)
+        self.queue.charge(run.table, run.spent)
         settle(self.board.holds, done)
-        self.dispatcher._end(done.table)
+        self.queue.ended(done.table)
         if int(done.table.name[1:]) < BUSY:
             self.again.append((self.now + 30, done))
 

@@ -10,7 +10,7 @@ from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Tabl
 from compactor.partitions import PartitionKey
 from compactor.patience.holds import Hold, Holds, What
 from compactor.planning.budget import Charge, Grant, Spent
-from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.dispatcher import Dispatcher, Gate, TableQueue
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.runs.usage import HourOfUsage
@@ -54,12 +54,13 @@ class Bench:
         self._endings: dict[str, Exception | None] = {}
         self._closing = False
         self._changed = threading.Condition()
-        self.dispatcher = Dispatcher(
-            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10,
-            slots=slots, may_start=lambda table: table.name not in self.refused,
-            lifelines=self.lifelines, limits=Limits(limits), usage=self.usage,
-            paused=lambda table: table.name in self.paused, held_until=lambda _table: self.held_until,
-        )  # fmt: skip
+        gate = Gate(
+            may_start=lambda table: table.name not in self.refused,
+            paused=lambda table: table.name in self.paused,
+            held_until=lambda _table: self.held_until,
+        )
+        queue = TableQueue(self.board, 10, Limits(limits), self.usage, gate)
+        self.dispatcher = Dispatcher(queue, self._work, concurrent_runs=lanes, slots=slots, lifelines=self.lifelines)
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant, charge: Charge) -> None:
         name = debt.table.name

@@ -18,8 +18,8 @@ from compactor.patience.backoff import LATER
 from compactor.patience.holds import Holds, Key, What
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import (
-    LONGEST_FRUITLESS_SECONDS,
     Dispatcher,
+    TableQueue,
     Work,
     hold_failed,
     hold_later,
@@ -76,7 +76,7 @@ def test_a_settled_table_waits_until_the_board_says_something_new(holds: Holds, 
 def test_a_table_that_is_left_to_others_waits_and_a_clock_that_is_set_back_holds_nobody_up(
     holds: Holds, clock: Clock, seconds: float | None
 ) -> None:
-    hold_later(holds, debt("a"), LaterError("another's turn", seconds=seconds))
+    hold_later(holds, debt("a"), LaterError("another's turn", seconds=seconds), 10.0)
     most = LATER.longest_seconds if seconds is None else seconds
     for now, ready in ((100.0, False), (99.9 + most, False), (100.0 + most, True), (99.0, True)):
         clock.now = now
@@ -123,7 +123,7 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them(holds: Holds, 
 
 def test_a_run_that_fails_again_after_a_long_time_waits_as_long(holds: Holds, clock: Clock) -> None:
     """A catalog that refuses the commits of a table: each attempt writes all outputs again."""
-    assert pauses(holds, clock, 1800.0, 1800.0, 5.0, 100_000.0) == [10, 1800, 40, LONGEST_FRUITLESS_SECONDS]
+    assert pauses(holds, clock, 1800.0, 1800.0, 5.0, 100_000.0) == [10, 1800, 40, 3600.0]
 
 
 def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled(holds: Holds) -> None:
@@ -132,10 +132,92 @@ def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled
     settle(holds, asked)
     assert names(waiting((asked,), holds, ())) == ["asked"]
     assert waiting((replace(asked, acted_on=False),), holds, ()) == []
-    hold_later(holds, asked, LaterError("a lock", seconds=60.0))
+    hold_later(holds, asked, LaterError("a lock", seconds=60.0), 10.0)
     assert waiting((asked,), holds, ()) == []
     (hold,) = holds.waits
     assert hold.until == 110.0, "a moment"
+
+
+class Queued:
+    """A queue of tables over its board, without threads."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.board = DebtBoard(Holds(lambda: self.now))
+        self.queue = TableQueue(self.board, 10.0)
+
+    def ran(self, seen: TableDebt, ending: Exception | None = None) -> None:
+        """A run for what is on the board has ended."""
+        self.board.put(seen)
+        assert self.is_ready
+        self.queue.note(seen, ending, took=0.0)
+        self.queue.ended(seen.table)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.queue.choose(()) is not None
+
+
+MERGES = ManifestCounts(500, 500, due_specs=(0,), why="500 manifests, 1 would be enough")
+IDLE = debt("a", due=False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "then", "is_ready"),
+    [
+        (debt("a"), debt("a", since=5), False),
+        (debt("a"), debt("a", snapshot=2), True),
+        (replace(debt("a"), counted_at=10.0), replace(debt("a"), counted_at=30.0), True),
+        (replace(debt("a"), basis="policy.where"), replace(debt("a"), basis="no policy.where"), True),
+        (replace(IDLE, manifests=MERGES), replace(IDLE, manifests=replace(MERGES)), False),
+        (replace(IDLE, manifests=MERGES), replace(IDLE, manifests=replace(MERGES, why="100 would be enough")), True),
+    ],
+    ids=["the same", "a commit", "a rollback to it", "new settings", "the same manifests", "other manifests"],
+)
+def test_a_run_that_left_nothing_to_do_is_followed_by_another_once_the_board_says_something_new(
+    seen: TableDebt, then: TableDebt, is_ready: bool
+) -> None:
+    """After a rollback to the snapshot before the run, only the time of the count tells that it came back."""
+    queued = Queued()
+    queued.ran(seen)
+    assert not queued.is_ready
+    queued.board.put(then)
+    assert queued.is_ready is is_ready
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_what_a_run_declined_brings_no_other_run_and_what_became_due_meanwhile_does(more: bool) -> None:
+    """The look after the run's commit has not come yet: the board has the old count, without what was declined."""
+    queued, other, third = Queued(), PartitionKey(0, "[2]"), PartitionKey(0, "[3]")
+    (due,) = debt("a").partitions.values()
+    partitions = {KEY: due, other: replace(due, key=other), third: replace(due, key=third, due=False)}
+    seen = replace(debt("a"), partitions=partitions)
+    queued.board.put(seen)
+    if more:  # it is idle now
+        queued.board.put(replace(seen, partitions={**partitions, third: replace(due, key=third)}))
+    queued.board.decline(seen, {other: "not worth a commit"}, {KEY})
+    queued.queue.note(seen, None, took=0.0)
+    assert queued.is_ready is more
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds"),
+    [
+        (RetryError("no answer"), 10),
+        (TableMissingError("404"), 10),
+        (ValueError("a bug"), 10),
+        (StoppedError("switched off"), 10),
+        (LaterError("another compactor works on it"), LATER.longest_seconds),
+    ],
+)
+def test_a_table_whose_run_did_not_succeed_waits_and_is_due_again(ending: Exception, seconds: float) -> None:
+    """Another compactor may go and leave debt behind of which nothing on the board will ever change."""
+    queued = Queued()
+    queued.ran(debt("a"), ending)
+    queued.now += seconds - 1
+    assert not queued.is_ready
+    queued.now += 1
+    assert queued.is_ready
 
 
 # --- the threads ------------------------------------------------------------------------------------------------------
@@ -175,135 +257,6 @@ def test_a_settled_table_is_not_rewritten_again_for_the_same_debt(bench: Bench) 
     bench.nothing_more(1)
     assert bench.dispatcher.status == Work(0, 0, 0.0)
     bench.put(debt("a", snapshot=2))
-    bench.called(2)
-
-
-def test_a_rollback_of_the_rewrite_is_rewritten_again_and_once(bench: Bench) -> None:
-    """The same snapshot and the same due partitions as before; only the time of the count tells that it came back."""
-    bench.put(replace(debt("a", snapshot=1), counted_at=10.0))
-    bench.called(1)
-    bench.end("a")
-    bench.put(replace(debt("a", snapshot=2, due=False), counted_at=20.0))
-    bench.nothing_more(1)
-    bench.put(replace(debt("a", snapshot=1), counted_at=30.0))
-    bench.called(2)
-    bench.end("a")
-    bench.put(replace(debt("a", snapshot=1, since=5), counted_at=30.0))
-    bench.nothing_more(2)
-
-
-def test_a_table_whose_settings_make_a_declined_partition_due_is_planned_again(bench: Bench) -> None:
-    """The board judges it again; snapshot, counts and time of the count are the same."""
-    bench.put(replace(debt("a"), basis="policy.where"))
-    bench.called(1)
-    bench.end("a")
-    bench.put(replace(debt("a", due=False), basis="policy.where"))
-    bench.nothing_more(1)
-    bench.put(replace(debt("a"), basis="no policy.where"))
-    bench.called(2)
-    bench.end("a")
-    bench.put(replace(debt("a", since=5), basis="no policy.where"))
-    bench.nothing_more(2)
-
-
-def test_manifests_that_new_settings_make_due_are_merged_once(bench: Bench) -> None:
-    """Of `manifests`, or the table's target size; snapshot, counts, time of the count and basis are the same."""
-    idle = replace(debt("a", due=False), manifests=ManifestCounts(500, 500))
-    bench.board.request(idle.table, [""])
-    bench.put(idle)
-    bench.called(1)
-    bench.board.finish_request(idle.table, "")
-    bench.end("a")
-    bench.nothing_more(1)
-    due = ManifestCounts(500, 500, due_specs=(0,), why="500 manifests, 1 would be enough")
-    bench.put(replace(idle, manifests=due))
-    bench.called(2)
-    bench.end("a")
-    bench.put(replace(idle, manifests=replace(due)))
-    bench.nothing_more(2)
-    bench.put(replace(idle, manifests=replace(due, why="500 manifests, 100 would be enough")))
-    bench.called(3)
-
-
-def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -> None:
-    bench.put(debt("a"))
-    bench.called(1)
-    bench.put(debt("a", snapshot=2))
-    bench.end("a")
-    bench.called(2)
-
-
-@pytest.mark.parametrize("failure", [RetryError("no answer"), TableMissingError("404"), ValueError("a bug")])
-def test_a_failed_table_is_tried_again_after_its_pause_and_others_go_on(bench: Bench, failure: Exception) -> None:
-    bench.put(debt("a"))
-    for attempt, pause in enumerate([10, 20], start=1):
-        bench.called(attempt)
-        bench.end("a", failure)
-        bench.now += pause - 1
-        bench.nothing_more(attempt)
-        bench.now += 1
-        bench.dispatcher.wake()
-    bench.called(3)
-    bench.put(debt("b"))
-    bench.called(4)
-    bench.end("b", failure)
-    bench.put(debt("c"))
-    bench.called(5)
-    assert sorted(bench.running) == ["a", "c"]
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_what_a_run_declined_brings_no_other_run_and_what_became_due_meanwhile_does(bench: Bench, more: bool) -> None:
-    """The look after the run's commit has not come yet: the board has the old count, without what was declined."""
-    other, third = PartitionKey(0, "[2]"), PartitionKey(0, "[3]")
-    (due,) = debt("a").partitions.values()
-    partitions = {KEY: due, other: replace(due, key=other), third: replace(due, key=third, due=False)}
-    seen = replace(debt("a"), partitions=partitions)
-    bench.put(seen)
-    bench.called(1)
-    if more:  # it is idle now
-        bench.put(replace(seen, partitions={**partitions, third: replace(due, key=third)}))
-    bench.board.decline(seen, {other: "not worth a commit"}, {KEY})
-    bench.end("a")
-    if more:
-        bench.called(2)
-    else:
-        bench.nothing_more(1)
-
-
-def test_a_run_has_ended_for_all_before_the_next_run_of_its_table_begins(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else its end would be taken for the end of the next one, and a hang of that one never be seen."""
-    running = list[int]()
-    monkeypatch.setattr(bench.lifelines, "ended", lambda _table: running.append(bench.dispatcher.status.running))
-    bench.put(debt("a"))
-    bench.called(1)
-    bench.end("a")
-    bench.put(debt("a", snapshot=2))
-    bench.called(2)
-    assert running == [1]
-
-
-def test_a_stopped_table_pauses_and_then_is_due_again(bench: Bench) -> None:
-    bench.put(debt("a"))
-    bench.called(1)
-    bench.end("a", StoppedError("switched off"))
-    bench.nothing_more(1)
-    bench.now += 10
-    bench.dispatcher.wake()
-    bench.called(2)
-
-
-def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Bench) -> None:
-    """The other one may go and leave debt behind of which nothing on the board will ever change."""
-    bench.put(debt("a"))
-    bench.called(1)
-    bench.end("a", LaterError("another compactor works on it"))
-    bench.now += LATER.longest_seconds - 1
-    bench.nothing_more(1)
-    bench.now += 1
-    bench.dispatcher.wake()
     bench.called(2)
 
 
@@ -369,7 +322,7 @@ def test_a_dispatcher_that_has_work_at_its_start_ends_at_once() -> None:
         board, done = DebtBoard(), threading.Event()
         board.put(debt("a"))
 
-        dispatcher = Dispatcher(board, lambda *_, done=done: done.set(), concurrent_runs=2, first_backoff_seconds=10)
+        dispatcher = Dispatcher(TableQueue(board, 10), lambda *_, done=done: done.set(), concurrent_runs=2)
         dispatcher.start()
         assert done.wait(PATIENCE)
         assert dispatcher.stop(PATIENCE)

@@ -12,7 +12,7 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import RetryError, StoppedError
 from compactor.patience.holds import Holds
 from compactor.planning.budget import Spent
-from compactor.runs.dispatcher import Dispatcher, Work
+from compactor.runs.dispatcher import Dispatcher, TableQueue, Work
 from compactor.runs.lifelines import ABANDONED_SECONDS
 from compactor.runs.slots import SlotPool
 from compactor.runs.usage import HOUR, Cost, HourOfUsage
@@ -171,9 +171,7 @@ def test_a_restart_does_not_give_the_budget_anew() -> None:
     board.put(debt("a"))
     started = threading.Event()
     hour = HourOfUsage([Cost(debt("b").table, 90.0, Spent(99, commits=1))])
-    dispatcher = Dispatcher(
-        board, lambda *_: started.set(), concurrent_runs=1, first_backoff_seconds=10, limits=limits, usage=hour,
-    )  # fmt: skip
+    dispatcher = Dispatcher(TableQueue(board, 10, limits, hour), lambda *_: started.set(), concurrent_runs=1)
     dispatcher.start()
     assert not started.wait(0.1)
     assert dispatcher.status.budgets == (Budget("bytes_per_hour", 100, 99),)

@@ -175,16 +175,6 @@ def test_a_few_files_of_a_group_are_noted_before_a_suspect_dies(lives: Lives, ta
     assert (len(row["paths"]), row["what"]) == (MOST_SHOWN, What.SUSPECT)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"files": [{}]}', '{"files": [{"paths": "a", "why": "b"}]}'])
-def test_a_damaged_file_stops_nothing(
-    lives: Lives, table: TableView, content: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    lives.folder.mkdir()
-    (lives.folder / NAME).write_text(content)
-    assert lives.given_up(table) == set()
-    assert "is damaged" in caplog.text
-
-
 def test_a_folder_that_cannot_be_written_stops_no_rewrite(lives: Lives, table: TableView) -> None:
     files = lives.begin()
     (lives.folder / NAME / "in the way").mkdir(parents=True)

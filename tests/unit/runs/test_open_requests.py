@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
-import pytest
-
 from compactor.debt.board import DebtBoard, TableDebt
-from compactor.errors import RetryError, StoppedError
 from compactor.runs.open_requests import OpenRequests, Requests
 from compactor.table_names import TableName
 
@@ -46,18 +42,6 @@ def test_a_request_that_was_not_served_is_open_in_the_next_life(tmp_path: Path) 
     assert OpenRequests(f"{tmp_path}/checkpoint").load() == {}
 
 
-def test_a_process_that_was_replaced_does_not_overwrite_the_requests_of_its_successor(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def replaced() -> None:
-        raise StoppedError("another service took over")
-
-    board(tmp_path).request(ONE, ["x = 1"])
-    OpenRequests(f"{tmp_path}/checkpoint", replaced).save({})
-    assert OpenRequests(f"{tmp_path}/checkpoint").load() == {ONE: ("x = 1",)}
-    assert "another service took over" in caplog.text
-
-
 def test_asking_again_writes_nothing(tmp_path: Path) -> None:
     given_board = board(tmp_path)
     given_board.request(ONE, [""])
@@ -66,13 +50,6 @@ def test_asking_again_writes_nothing(tmp_path: Path) -> None:
     given_board.request(ONE, [""])
     given_board.finish_request(OTHER, "never asked")
     assert not file.exists()
-
-
-def test_what_could_not_be_written_leaves_nothing_aside(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # nothing can be moved onto a folder
-    (tmp_path / "checkpoint" / "requests.json" / "file").touch()
-    OpenRequests(f"{tmp_path}/checkpoint").save({ONE: ("",)})
-    assert [each.name for each in (tmp_path / "checkpoint").iterdir()] == ["requests.json"]
 
 
 def test_a_request_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
@@ -88,30 +65,6 @@ def test_a_request_that_could_not_be_written_is_written_later(tmp_path: Path) ->
     file.unlink()
     given_board.save_requests()
     assert not file.exists(), "it was saved"
-
-
-ODD = '[{"catalog": "lake", "namespace": "db", "name": "t", "filters": "abc"}]'
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"catalog": "lake"}]', ODD, ODD.replace('"abc"', "[1]")])
-def test_a_damaged_file_is_told_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
-) -> None:
-    file = tmp_path / "checkpoint" / "requests.json"
-    file.parent.mkdir()
-    file.write_text(content)
-    with caplog.at_level(logging.WARNING):
-        given_board = board(tmp_path)
-    assert "its requests are lost, send them again" in caplog.text
-    assert file.with_name("requests.json.damaged").read_text() == content
-    given_board.request(ONE, [""])
-    assert asked(board(tmp_path), ONE) == ("",)
-
-
-def test_a_store_that_does_not_answer_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # what cannot be opened, and is there
-    with pytest.raises(RetryError, match=r"check state\.checkpoint"):
-        board(tmp_path)
 
 
 def test_nobody_waits_for_the_store(tmp_path: Path) -> None:
@@ -145,12 +98,3 @@ def test_a_table_that_was_only_asked_for_is_known(tmp_path: Path) -> None:
     second.save_requests()
     assert second.known() == ()
     assert OpenRequests(str(tmp_path / "checkpoint")).load() == {}
-
-
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given_board = board(tmp_path)
-    (tmp_path / "checkpoint").write_text("a file, no folder")
-    with caplog.at_level(logging.WARNING):
-        given_board.request(ONE, [""])
-    assert "after a restart, its requests are lost" in caplog.text
-    assert asked(given_board, ONE) == ("",)

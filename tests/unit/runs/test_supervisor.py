@@ -12,8 +12,7 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.errors import RetryError, StoppedError
 from compactor.lease.owner import Owner
 from compactor.reasons import Reason
-from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
-from tests.properties.table_history import NAME
+from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, Switches
 from tests.unit.streaming.ledger.scene import Scene
 
 PATIENCE = 30.0
@@ -49,8 +48,6 @@ def test_a_run_that_hangs_or_must_end_is_stopped(run: Run, cause: Callable[[Run]
         assert watch.stopped.wait(PATIENCE)
         assert run.cancelled.wait(PATIENCE)
     assert watch.stalled.is_set() == stalled
-    with pytest.raises(StoppedError), watch.commit(NAME, wanted=True):
-        raise AssertionError("nothing is committed")
 
 
 def test_a_run_that_works_is_not_stopped_and_a_commit_is_not_interrupted(run: Run) -> None:
@@ -62,20 +59,22 @@ def test_a_run_that_works_is_not_stopped_and_a_commit_is_not_interrupted(run: Ru
 
     with run.supervisor.watch(run.record, Switches(lambda: True, works)) as watch:
         assert asked.wait(PATIENCE)
-        with watch.commit(NAME, wanted=True):
-            run.hangs.set()
-            asked.clear()
-            assert not watch.stopped.wait(2.5), "it looks every second"
-            assert not asked.is_set()
+        watch.committing.set()
+        run.hangs.set()
+        asked.clear()
+        assert not watch.stopped.wait(2.5), "it looks every second"
+        assert not asked.is_set()
+        watch.committing.clear()
         assert watch.stopped.wait(PATIENCE)
 
 
-def test_the_error_of_a_run_that_hung_says_so_and_another_attempt_is_made() -> None:
-    watch = RunWatch()
-    with pytest.raises(StoppedError), stall_explained(watch, "the rewrite"):
-        raise StoppedError("stopped before its commit")
-    watch.stalled.set()
-    said = "the rewrite made no progress for 30 min"
-    with pytest.raises(RetryError, match=said) as raised, stall_explained(watch, "the rewrite"):
-        raise StoppedError("stopped before its commit")
+def test_the_error_of_a_run_that_hung_says_so_and_another_attempt_is_made(run: Run) -> None:
+    def work() -> None:
+        with run.supervisor.watch(run.record, ALWAYS_ON, "the rewrite") as watch:
+            assert watch.stopped.wait(PATIENCE)
+            raise StoppedError("stopped before its commit")
+
+    run.hangs.set()
+    with pytest.raises(RetryError, match="the rewrite made no progress for 30 min") as raised:
+        work()
     assert raised.value.reason == Reason.STALLED

@@ -13,21 +13,19 @@ from compactor.debt.shortlist import Shortlist
 from compactor.errors import StoppedError
 from compactor.events import RunFailed
 from compactor.iceberg.tables import TableMissingError
-from compactor.manifests.cache import ManifestCache
 from compactor.patience.holds import What
 from compactor.runs.table_planner import TablePlanner
 from compactor.table_names import TableName
 from tests.properties.table_history import NAME
+from tests.unit.runs.working import tools_of
 from tests.unit.streaming.ledger.scene import Scene
 
 REQUESTED = TableDebt(NAME, None, {}, acted_on=True, requested=("",))
 
 
 def planner_of(scene: Scene, **given: Any) -> TablePlanner:
-    return TablePlanner(
-        settings=scene.settings, catalogs=scene.catalogs, cache=ManifestCache(1 << 20), board=scene.board,
-        listener=scene.published.append, clock=lambda: scene.now, **{"planned": lambda _: None, **given},
-    )  # fmt: skip
+    tools = tools_of(scene, scene.published.append)
+    return TablePlanner(tools, scene.settings, scene.board, **{"planned": lambda _: None, **given})
 
 
 def load_in_vain(scene: Scene) -> list[TableName]:

@@ -1,4 +1,4 @@
-"""A conversion that cannot be done does not hold up the table's other work. Real tables; no bytes are moved."""
+"""What the table worker does in a turn: no job holds up the others. Real tables; no bytes are moved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from compactor.debt.board import TableDebt
-from compactor.debt.manifest_debt import ManifestCounts
+from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import (
     CommitUnknownError,
     FirnlineError,
@@ -23,206 +22,52 @@ from compactor.errors import (
     RetryError,
     StoppedError,
 )
-from compactor.events import (
-    EqualityDeletesConverted,
-    Event,
-    GroupRewritten,
-    ManifestsRewritten,
-    PartitionsSkipped,
-    RunFailed,
-    RunSkipped,
-)
+from compactor.events import EqualityDeletesConverted, ManifestsRewritten, PartitionsSkipped, RunFailed, RunSkipped
 from compactor.iceberg.other_compactors import DAY_SECONDS, OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.patience.holds import What
-from compactor.planning.budget import COMMIT_CALLS, NO_GRANT, Charge, Grant, Spent
-from compactor.planning.conversion import Conversion
+from compactor.planning.budget import NO_GRANT, Grant, Spent, cost_of_merge
 from compactor.planning.inventory import take_inventory
-from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
-from compactor.runs import table_planner, table_worker
-from compactor.runs.convert import ConversionResult
-from compactor.runs.file_holds import HOUR, UNANSWERED, FileHolds
-from compactor.runs.lifelines import Lifelines
-from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, NotTriedError, RunResult
+from compactor.runs import table_planner
+from compactor.runs.file_holds import HOUR, UNANSWERED
+from compactor.runs.kinds import Turn
+from compactor.runs.results import DroppedGroup, NoGroupLeftError, NotTriedError, RunResult
 from compactor.runs.table_planner import TablePlanner
-from compactor.runs.table_worker import RewriteWorker
 from compactor.runs.turns import Turns
 from tests.properties.table_history import NAME
-from tests.unit.streaming.ledger.scene import Scene
-
-WHY = "data file x has no field ids, and the table no name mapping"
-POLICY = {
-    "strategy": "threshold",
-    "min_input_files": 2,
-    "convert_equality_deletes": 1,
-    "equality_delete_threshold": 1000,
-    "delete_file_threshold": 1000,
-}
-Outcome = Callable[["Searching"], ConversionResult]
+from tests.unit.runs.working import ANY_GAIN, DUE, WHY, Outcome, Working, done, fails, paths_of, refused
 
 
-class Searching:
-    """In place of `Converting`: what a conversion ends with, without the search."""
-
-    made: list[Conversion]
-    outcome: Outcome
-
-    def __init__(self, tools: Any, table: Any, conversion: Conversion, run_id: str, _switches: Any, charge: Any):
-        self.tools, self.table, self.conversion, self.run_id, self.charge = tools, table, conversion, run_id, charge
-        self.refused = False
-
-    def fails(self, searches: int, error: FirnlineError) -> None:
-        self.refused = True
-        files = [file.entry.path for search in self.conversion.searches[:searches] for file in search]
-        self.tools.worker.planner.files.note(self.table, [(files, error)], What.SEARCH)
-
-    def convert(self) -> ConversionResult:
-        Searching.made.append(self.conversion)
-        return Searching.outcome(self)
-
-
-def refused(one: Searching) -> ConversionResult:
-    one.fails(1, GiveUpError(WHY))
-    one.charge(Spent(bytes=70))
-    return ConversionResult(NAME, one.run_id, 1, deletes_left=1, why=WHY)
-
-
-def given_up(one: Searching) -> ConversionResult:
-    one.fails(1, GiveUpError("a page is damaged"))
-    raise GiveUpError("a page is damaged")
-
-
-def commit_given_up(_one: Searching) -> ConversionResult:
-    raise GiveUpError("the catalog refuses the commit")
-
-
-def broken(_one: Searching) -> ConversionResult:
-    raise ValueError("Java's parser refuses a number")
-
-
-def replanned(_one: Searching) -> ConversionResult:
-    raise ReplanError("another commit touched the files")
-
-
-def silent(one: Searching) -> ConversionResult:
-    one.fails(9, RetryError("503"))
-    raise RetryError("503")
-
-
-def commit_silent(_one: Searching) -> ConversionResult:
-    raise RetryError("503")
-
-
-def done(one: Searching) -> ConversionResult:
-    return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
-
-
-def paths_of(plan: TablePlan) -> dict[PartitionKey, set[str]]:
-    groups = [each.file_group for each in plan.groups]
-    return {group.key: {file.entry.path for file in group.files} for group in groups}
-
-
-def merged(planned: PlannedGroup) -> GroupResult:
-    """All files of the group in one."""
-    group = planned.file_group
-    size = (len(group.files), 1, group.bytes, group.bytes, group.rows, 0, group.rows)
-    return GroupResult(planned, GroupRewritten("run", NAME, group.key, "splice", "test", *size, seconds=0.0), ())
-
-
-class Working:
-    """A real table with equality deletes in partition `a`, the ledger, and a worker whose rewrites move no bytes."""
-
-    def __init__(self, folder: Path, outcome: Outcome, **policy: Any) -> None:
-        self.scene = Scene(folder, policy={**POLICY, **policy})
-        Searching.made, Searching.outcome = [], staticmethod(outcome)
-        self.events: list[Event] = []
-        self.plans: list[TablePlan] = []
-        self.later: list[LaterError] = []
-        self.charged: list[Spent] = []
-        self.announced = self.commits = self.reads = 0
-        self.rewrites = False
-        self.lifelines = Lifelines()
-        self.hopeless: frozenset[str] = frozenset()
-        planner = TablePlanner(
-            settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
-            board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
-            files=FileHolds(self.scene.board.holds),
-        )  # fmt: skip
-        rewriter: Any = self
-        self.worker = RewriteWorker(planner, rewriter, announce=self.announce)
-        self.scene.history.append_unreal("a", [10, 10])
-        self.delete_by_value()
-
-    def announce(self, _table: object) -> None:
-        self.announced += 1
-
-    def run(self, plan: TablePlan, charge: Charge, **_: Any) -> RunResult:
-        self.plans.append(plan)
-        charge(Spent(bytes=self.reads))
-        dropped = [
-            DroppedGroup(each, GiveUpError("a page is damaged"))
-            for each in plan.groups
-            if not self.hopeless.isdisjoint(DroppedGroup(each, GiveUpError("")).paths)
-        ]
-        if dropped:
-            failed = [(each.paths, each.error) for each in dropped]
-            self.worker.planner.files.note(plan.table, failed, What.FILES)
-            raise NoGroupLeftError(dropped)
-        after = 2 if self.rewrites else None
-        groups = tuple(map(merged, plan.groups)) if self.rewrites else ()
-        return RunResult("run", NAME, 1, after, groups, 0.0, 0.0, 0.0, commits=self.commits)
-
-    def delete_by_value(self, partition: str = "a") -> None:
-        self.scene.history.append_unreal(partition, [1], by_value=True)
-
-    def work(self, grant: Grant = NO_GRANT) -> None:
-        """The ledger looks; then the worker runs."""
-        self.scene.look()
-        self.work_on(self.scene.debt(), grant)
-
-    def work_on(self, debt: TableDebt, grant: Grant) -> None:
-        try:
-            self.worker.work(debt, lambda: False, grant, self.charged.append)
-        except LaterError as later:
-            self.later.append(later)
-
-    def plan_now(self) -> TablePlan:
-        self.scene.look()
-        planner = self.worker.planner
-        plan = planner.plan(self.scene.debt(), planner.catalogs.load(NAME))
-        assert plan is not None
-        return plan
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-@pytest.fixture(autouse=True)
-def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_worker, "Converting", Searching)
-
-
-@pytest.mark.parametrize("outcome", [refused, given_up, commit_given_up, broken])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        refused,
+        fails(GiveUpError("a page is damaged"), searches=1),
+        fails(GiveUpError("the catalog refuses the commit")),
+        fails(ValueError("Java's parser refuses a number")),
+    ],
+    ids=["refused", "given up", "commit given up", "unexpected"],
+)
 def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_merges_go_on(
     tmp_path: Path, outcome: Outcome
 ) -> None:
     working = Working(tmp_path, outcome)
     for commit in range(1, 6):
         working.work()
-        assert (len(Searching.made), len(working.plans)) == (1, commit)
+        assert (len(working.searched), len(working.plans)) == (1, commit)
         working.scene.history.append_unreal("a", [10])
         working.delete_by_value()
     assert len(working.of(PartitionsSkipped)) >= 4, "each time that the conversion is due, it is said why it waits"
     working.scene.now += HOUR
     working.work()
-    assert (len(Searching.made), len(working.plans)) == (2, 6)
+    assert (len(working.searched), len(working.plans)) == (2, 6)
     assert working.announced == 0
 
 
 def test_an_unexpected_error_is_published_as_given_up(tmp_path: Path) -> None:
-    working = Working(tmp_path, broken)
+    working = Working(tmp_path, fails(ValueError("Java's parser refuses a number")))
     working.work()
     (failed,) = working.of(RunFailed)
     assert (failed.stage, failed.reason, failed.reaction) == ("convert", "unexpected", "give_up")
@@ -231,17 +76,13 @@ def test_an_unexpected_error_is_published_as_given_up(tmp_path: Path) -> None:
 
 def test_a_conversion_whose_jvm_has_ended_is_tried_again(tmp_path: Path) -> None:
     """No fault of the deletes: they are not left alone until they change."""
-
-    def lost(_: Searching) -> ConversionResult:
-        raise Py4JNetworkError("Answer from Java side is empty")
-
-    working = Working(tmp_path, lost)
+    working = Working(tmp_path, fails(Py4JNetworkError("Answer from Java side is empty")))
     for _ in range(2):
         with pytest.raises(RetryError) as error:
             working.work()
         assert error.value.reason == "spark_lost"
     failed = [event.reason for event in working.events if isinstance(event, RunFailed)]
-    assert (failed, len(Searching.made)) == (["spark_lost"] * 2, 2)
+    assert (failed, len(working.searched)) == (["spark_lost"] * 2, 2)
 
 
 def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +92,7 @@ def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypat
     working.work()
     (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "other_compactor"]
     assert "would bring deleted rows back" in skipped.partitions[0].why
-    assert (Searching.made, len(working.plans)) == ([], 1)
+    assert (working.searched, len(working.plans)) == ([], 1)
 
 
 def declined_at_first(working: Working) -> set[PartitionKey]:
@@ -271,9 +112,9 @@ def test_a_refused_search_in_an_idle_partition_is_repeated_although_its_files_ar
     working.scene.look()
     assert not partitions & {each.key for each in working.scene.debt().due}
     working.scene.now += 1
-    Searching.outcome = staticmethod(done)
+    working.outcome = done
     working.work()
-    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (2, 1)
+    assert (len(working.searched), len(working.of(EqualityDeletesConverted))) == (2, 1)
 
 
 def test_deletes_of_a_file_that_is_listed_twice_are_left_alone_until_they_change(tmp_path: Path) -> None:
@@ -287,7 +128,7 @@ def test_deletes_of_a_file_that_is_listed_twice_are_left_alone_until_they_change
     declined_at_first(working)
     (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "conversion_refused"]
     assert f"{again} is listed twice" in skipped.partitions[0].why
-    assert (Searching.made, working.plans) == ([], [])
+    assert (working.searched, working.plans) == ([], [])
 
 
 def test_equality_deletes_are_converted_once_another_compactor_has_gone(
@@ -301,7 +142,7 @@ def test_equality_deletes_are_converted_once_another_compactor_has_gone(
     declined_at_first(working)
     working.scene.now += DAY_SECONDS - 60
     working.work()
-    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (1, 1)
+    assert (len(working.searched), len(working.of(EqualityDeletesConverted))) == (1, 1)
 
 
 def test_nothing_is_converted_while_the_history_may_hide_another_compactor(tmp_path: Path) -> None:
@@ -315,10 +156,10 @@ def test_nothing_is_converted_while_the_history_may_hide_another_compactor(tmp_p
     assert "does not list all snapshots of the last day" in skipped.partitions[0].why
     working.scene.now += DAY_SECONDS - 61
     working.work()
-    assert Searching.made == []
+    assert working.searched == []
     working.scene.now += 2
     working.work()
-    assert (len(Searching.made), len(working.of(EqualityDeletesConverted))) == (1, 1)
+    assert (len(working.searched), len(working.of(EqualityDeletesConverted))) == (1, 1)
 
 
 def test_a_table_that_waits_for_others_costs_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,12 +189,11 @@ def test_manifests_that_were_not_tried_stay_due(
     error: type[FirnlineError],
 ) -> None:
     """Nothing on the board changes when the table is switched on again."""
-    working, due = Working(tmp_path, done), ManifestCounts(100, 100, due_specs=(0,), why="many")
-    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working = Working(tmp_path, done)
     monkeypatch.setattr(TablePlanner, "acts_on", lambda *_: acts_on)
     monkeypatch.setattr(TablePlanner, "is_left_to_another", lambda *_: left)
     working.scene.look()
-    alone = replace(working.scene.debt(), partitions={}, manifests=due)
+    alone = replace(working.scene.debt(), partitions={}, manifests=DUE)
     with pytest.raises(error):
         working.worker.work(alone, lambda: paused, NO_GRANT, working.charged.append)
     assert working.of(ManifestsRewritten) == working.of(RunFailed) == []
@@ -364,7 +204,8 @@ def test_a_refused_conversion_is_said_and_counted_once_for_each_search(tmp_path:
     for _ in range(3):
         working.work()
         working.delete_by_value()
-    assert [event.reason for event in working.of(RunSkipped)] == ["conversion_refused"]
+    reasons = [event.reason for event in working.of(RunSkipped)]
+    assert reasons.count(Reason.CONVERSION_REFUSED) == 1
     said = [event for event in working.of(PartitionsSkipped) if event.reason == "conversion_refused"]
     assert [[each.why for each in event.partitions] for event in said] == [[WHY], [WHY]]
     assert working.of(RunFailed) == working.of(EqualityDeletesConverted) == []
@@ -394,162 +235,101 @@ def test_a_refused_search_is_repeated_once_it_may_succeed(tmp_path: Path, change
     working.scene.history.append_unreal("a", [10, 10])
     working.delete_by_value()
     working.work()
-    assert len(Searching.made) == 2
+    assert len(working.searched) == 2
 
 
 def test_other_partitions_are_still_converted(tmp_path: Path) -> None:
     working = Working(tmp_path, refused)
     working.work()
-    Searching.outcome = staticmethod(done)
+    working.outcome = done
     working.scene.history.append_unreal("b", [10, 10])
     working.delete_by_value("b")
     working.work()
-    assert [[len(search) for search in made.searches] for made in Searching.made] == [[2], [2]]
-    first, second = ({file.entry.path for files in made.searches for file in files} for made in Searching.made)
+    assert [[len(search) for search in made.searches] for made in working.searched] == [[2], [2]]
+    first, second = ({file.entry.path for files in made.searches for file in files} for made in working.searched)
     assert first.isdisjoint(second)
-    assert Searching.made[1].refused == 1
+    assert working.searched[1].refused == 1
     assert (len(working.of(EqualityDeletesConverted)), working.announced, len(working.plans)) == (1, 1, 1)
 
 
-def test_what_a_refused_conversion_has_read_is_taken_from_the_grant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    working, granted = Working(tmp_path, refused), list[Grant]()
-    real = TablePlanner.plan
-
-    def plan(planner: TablePlanner, debt: Any, table: Any, grant: Grant = NO_GRANT) -> TablePlan | None:
-        granted.append(grant)
-        return real(planner, debt, table, grant)
-
-    monkeypatch.setattr(TablePlanner, "plan", plan)
+def test_what_a_refused_conversion_has_read_is_taken_from_the_grant(tmp_path: Path) -> None:
+    working = Working(tmp_path, refused)
     working.work(Grant(bytes=100, commits=3))
-    assert granted == [Grant(bytes=30, commits=3)]
+    (plan,) = working.plans
+    assert plan.most_commits == 3
+    turn = Turn(working.worker.planner, working.scene.debt(), lambda: False, Grant(bytes=100), working.charged.append)
+    turn.charge(Spent(bytes=70))
+    assert turn.left == Grant(bytes=30)
 
 
 @pytest.mark.parametrize(("commits", "granted", "merges"), [(2, 2, 0), (1, 2, 1), (0, 1, 1), (2, None, 1)])
 def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int, granted: int | None, merges: int
+    tmp_path: Path, commits: int, granted: int | None, merges: int
 ) -> None:
-    working, merged = Working(tmp_path, refused), list[object]()
+    working = Working(tmp_path, refused)
     working.commits = commits
-    monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_, last: merged.append(last))
     working.scene.look()
-    debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
-    working.work_on(debt, Grant(commits=granted))
-    assert (len(working.plans), merged) == (1, [commits > 0] * merges)
+    working.work_on(replace(working.scene.debt(), manifests=DUE), Grant(commits=granted))
+    assert (len(working.plans), len(working.merges)) == (1, merges)
 
 
 @pytest.mark.parametrize(
-    ("grant", "commits", "merges"),
-    [
-        (Grant(bytes=300, requests=1000), 1, True),
-        (Grant(bytes=299, requests=1000), 1, False),
-        (Grant(bytes=300, requests=202), 1, False),
-        (Grant(bytes=1, requests=1), 0, True),
-        (NO_GRANT, 1, True),
-    ],
-    ids=["it fits", "bytes", "requests", "the run has committed nothing", "no limit"],
+    ("more_bytes", "more_requests", "commits", "merges"),
+    [(0, 0, 1, True), (-1, 0, 1, False), (0, -1, 1, False), (-999, -999, 0, True)],
+    ids=["it fits", "bytes", "requests", "the run has committed nothing"],
 )
 def test_manifests_are_merged_within_what_a_rewrite_has_left_of_the_grant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grant: Grant, commits: int, merges: bool
+    tmp_path: Path, more_bytes: int, more_requests: int, commits: int, merges: bool
 ) -> None:
     """The look after a commit brings another attempt. Without a commit nothing does: they are merged at any grant."""
-    working, due, merged = Working(tmp_path, refused), ManifestCounts(100, 200, due_specs=(0,), why="many"), list[Any]()
+    working = Working(tmp_path, refused)
     working.commits, working.reads = commits, 100
-
-    def merge(*given: Any, **_: Any) -> ManifestsRewritten:
-        merged.append(given)
-        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
-
-    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
-    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
-    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
     working.scene.history.append_unreal("b", [10, 10])
     working.scene.look()
     debt = working.scene.debt()
     plain = {key: each for key, each in debt.partitions.items() if not each.counts.equality_deletes}
-    working.work_on(replace(debt, partitions=plain, manifests=due), grant)
-    assert (len(working.plans), len(merged)) == (1, int(merges))
+    cost = cost_of_merge(manifests_of(working.scene.history.view(), ANY_GAIN))
+    grant = Grant(100 + cost.bytes + more_bytes, cost.requests + more_requests)
+    working.work_on(replace(debt, partitions=plain, manifests=DUE), grant)
+    assert (len(working.plans), len(working.merges)) == (1, int(merges))
 
 
 @pytest.mark.parametrize(
     ("error", "commits", "comes_again"),
-    [(RetryError("no answer"), 0, True), (RetryError("no answer"), 1, False), (GiveUpError("refused"), 0, False)],
+    [
+        (RetryError("no answer"), 0, True),
+        (RetryError("no answer"), 1, False),
+        (GiveUpError("refused"), 0, False),
+        (CommitUnknownError("?"), 0, True),
+    ],
 )
 def test_a_merge_of_manifests_that_failed_comes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError, commits: int, comes_again: bool
+    tmp_path: Path, error: FirnlineError, commits: int, comes_again: bool
 ) -> None:
     """A table without writers has nothing else that would bring another attempt."""
-    working, due = Working(tmp_path, refused), ManifestCounts(100, 100, due_specs=(0,), why="many")
-    working.commits = commits
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
-    monkeypatch.setattr(table_worker, "rewrite_manifests", fail)
-    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working = Working(tmp_path, refused)
+    working.commits, working.merge_error = commits, error
     working.scene.look()
-    with pytest.raises(RetryError) if comes_again else nullcontext():
-        working.work_on(replace(working.scene.debt(), manifests=due), NO_GRANT)
+    with pytest.raises(type(error)) if comes_again else nullcontext():
+        working.work_on(replace(working.scene.debt(), manifests=DUE))
     assert [event.stage for event in working.of(RunFailed)] == ["manifests"]
 
 
-@pytest.mark.parametrize(
-    ("error", "commits"),
-    [(None, 1), (CommitUnknownError("?"), 1), (RetryError("no answer"), 0)],
-    ids=["merged", "unknown", "failed"],
-)
-def test_a_merge_of_manifests_costs_a_commit_only_if_there_may_be_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError | None, commits: int
-) -> None:
-    """Else a few failures use up the table's commits of the hour. What was read is charged all the same."""
-    working, due = Working(tmp_path, refused), ManifestCounts(100, 200, due_specs=(0,), why="many")
-
-    def merge(*_: Any, **__: Any) -> ManifestsRewritten:
-        if error is not None:
-            raise error
-        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
-
-    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
-    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
-    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
-    working.scene.look()
-    with nullcontext() if error is None else pytest.raises((RetryError, CommitUnknownError)):
-        working.work_on(replace(working.scene.debt(), partitions={}, manifests=due), NO_GRANT)
-    cost = sum(working.charged, Spent())
-    assert (cost.bytes, cost.catalog_calls, cost.commits) == (200, COMMIT_CALLS, commits)
-
-
-def test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_of_manifests_is_not_committed_once_it_is_anothers_turn(tmp_path: Path) -> None:
     """It takes minutes. A job that makes a branch from main in that time could never publish it."""
-    working, due = Working(tmp_path, refused), ManifestCounts(100, 100, due_specs=(0,), why="many")
+    working = Working(tmp_path, refused)
     working.scene.now = time.time()  # branches are made at the time of day
-    history, merged = working.scene.history, list[str]()
-
-    def merge(*_: Any, check_turn: Callable[[], object], **__: Any) -> ManifestsRewritten:
-        merged.append("manifests are written")
-        head = history.table.refresh().current_snapshot()
-        assert head is not None
-        history.table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
-        history.append_unreal("a", [10], branch="audit")
-        check_turn()
-        merged.append("and committed")
-        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
-
-    working.worker.rewriter.session = working.worker.rewriter.committing = None  # type: ignore[assignment, misc]
-    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
-    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    history = working.scene.history
     working.scene.look()
+    working.work_on(replace(working.scene.debt(), partitions={}, manifests=DUE))
+    (job,) = working.merges
+    head = history.table.refresh().current_snapshot()
+    assert head is not None
+    history.table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    history.append_unreal("a", [10], branch="audit")
     with pytest.raises(LaterError, match="branch audit is not published to main"):
-        working.worker.work(
-            replace(working.scene.debt(), partitions={}, manifests=due), lambda: False, NO_GRANT, working.charged.append
-        )
-    assert merged == ["manifests are written"]
+        job.check_turn()
     assert [each.reason for each in working.of(RunSkipped)] == [Reason.UNPUBLISHED]
-    assert sum(working.charged, Spent()).commits == 0
 
 
 def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: Path) -> None:
@@ -576,7 +356,7 @@ def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: P
     "error", [ReplanError("overtaken"), NotTriedError("it was not tried"), GiveUpError("damaged too")]
 )
 def test_groups_that_wait_for_the_next_run_do_not_wait_for_one_of_their_partition_that_was_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError
+    tmp_path: Path, error: FirnlineError
 ) -> None:
     working = Working(tmp_path, refused)
     working.scene.history.append_unreal("b", [10, 10, 10, 10])
@@ -588,10 +368,10 @@ def test_groups_that_wait_for_the_next_run_do_not_wait_for_one_of_their_partitio
     lost, other = (replace(planned, file_group=half) for half in halves)
     dropped = (DroppedGroup(lost, GiveUpError("a page is damaged")), DroppedGroup(other, error))
     result = RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, dropped=dropped)
-    monkeypatch.setattr(Working, "run", lambda *_, **__: result)
+    working.result = result
     working.work()
     working.scene.look()
-    working.worker.planner.files.note(plan.table, [(lost_files, dropped[0].error)], What.FILES)
+    working.worker.planner.tools.files.note(plan.table, [(lost_files, dropped[0].error)], What.FILES)
     waits = isinstance(error, ReplanError)
     key = planned.file_group.key
     assert (key in {each.key for each in working.scene.debt().due}) == waits
@@ -655,11 +435,11 @@ def test_later_parts_of_a_request_leave_out_what_the_first_one_gave_up(tmp_path:
 
 
 def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_path: Path) -> None:
-    working = Working(tmp_path, replanned)
+    working = Working(tmp_path, fails(ReplanError("another commit touched the files")))
     for _ in range(2):
         with pytest.raises(FirnlineError):
             working.work()
-    assert (len(Searching.made), working.plans) == (2, [])
+    assert (len(working.searched), working.plans) == (2, [])
 
 
 @pytest.mark.parametrize("commits", [0, 1])
@@ -667,24 +447,24 @@ def test_a_conversion_without_an_answer_does_not_hold_up_rewrites_and_is_tried_a
     tmp_path: Path, commits: int
 ) -> None:
     """A rewrite that is committed shows that catalog and store are well."""
-    working = Working(tmp_path, silent)
+    working = Working(tmp_path, fails(RetryError("503"), searches=9))
     working.commits = commits
     for times, searched in ((1, 1), (2, 1), (3, 2)):
         working.scene.history.append_unreal("b", [10, 10])
         is_first = times != 2
         with pytest.raises(RetryError, match="503") if is_first and not commits else nullcontext():
             working.work()
-        assert (len(working.plans), len(Searching.made)) == (times, searched)
+        assert (len(working.plans), len(working.searched)) == (times, searched)
         working.scene.now += 1 if times == 1 else UNANSWERED.first_seconds
     assert [event.stage for event in working.of(RunFailed)] == ["convert"] * 2
 
 
 def test_a_conversion_whose_commit_got_no_answer_gives_up_no_search(tmp_path: Path) -> None:
     """All were answered: they are searched once more when the conversion is due again."""
-    working = Working(tmp_path, commit_silent)
+    working = Working(tmp_path, fails(RetryError("503")))
     working.commits = 1
     for times in (1, 2):
         working.scene.history.append_unreal("b", [10, 10])
         working.work()
-        assert len(Searching.made) == len(working.plans) == times
+        assert len(working.searched) == len(working.plans) == times
     assert working.later == []

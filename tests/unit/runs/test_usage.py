@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.errors import RetryError, StoppedError
 from compactor.planning.budget import Spent
 from compactor.runs.usage import HOUR, Cost, HourOfUsage, Usage
 from compactor.runs.usage_file import NAME, SAVE_SECONDS, UsageFile
@@ -118,41 +115,3 @@ def test_it_is_written_when_it_has_changed_and_not_all_the_time(tmp_path: Path) 
     assert not where.exists(), "it has not changed"
     known.save(lambda: COSTS[:1], at_once=True)
     assert file(tmp_path).load(NOW) == COSTS[:1]
-
-
-def test_a_service_that_was_replaced_does_not_write_over_the_usage_of_the_new_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def lost() -> None:
-        raise StoppedError("this service lost its lease")
-
-    file(tmp_path).save(lambda: COSTS)
-    paused = UsageFile(f"file://{tmp_path}/checkpoint", lost)
-    with caplog.at_level(logging.WARNING):
-        paused.save(lambda: COSTS[:1], at_once=True)
-    assert file(tmp_path).load(NOW) == COSTS
-    assert "lost its lease" in caplog.text
-
-
-ROW = '{"runs": [{"table": "[\\"lake\\", \\"db\\", \\"t\\"]", "at": 1, "bytes": -1, "requests": 0, "catalog_calls": 0, \
-"commits": 0}]}'
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", "{}", '{"runs": [{}]}', ROW, ROW.replace("-1", '"x"')])
-def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
-    where = tmp_path / "checkpoint" / NAME
-    where.parent.mkdir()
-    where.write_text(content)
-    with caplog.at_level(logging.WARNING):
-        assert file(tmp_path).load(NOW) == []
-    assert "as if the last hour had cost nothing" in caplog.text
-    assert where.with_name(f"{NAME}.damaged").read_text() == content
-
-
-def test_a_store_that_does_not_answer_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "checkpoint" / NAME / "inside").mkdir(parents=True)
-    with pytest.raises(RetryError, match=r"check state\.checkpoint"):
-        file(tmp_path).load(NOW)
-    with caplog.at_level(logging.WARNING):
-        file(tmp_path).save(lambda: COSTS)
-    assert "after a restart, limits.* count as if" in caplog.text

@@ -1,4 +1,4 @@
-"""Manifests that are due beside files that are due after each commit: both get their turns, never in a row."""
+"""Manifests that wait because files are due after each commit. Real tables; no bytes are moved."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
-from compactor.events import ManifestsRewritten, RunFailed, RunSkipped
-from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
+from compactor.events import RunFailed, RunSkipped
+from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.replace_order import Tail
 from compactor.reasons import Reason
-from compactor.runs import table_worker, turns
+from compactor.runs import merge, turns
+from compactor.runs.merge import DueManifests, Merge
 from compactor.runs.results import RunResult
 from compactor.runs.table_planner import TablePlanner
-from compactor.runs.table_worker import DueManifests
 from tests.properties.table_history import NAME
-from tests.unit.runs.test_table_worker import Outcome, Searching, Working, refused, silent
+from tests.unit.runs.working import DUE, NOT_DUE, Outcome, Working, fails, refused
 
 INTERVAL, WAIT = 300.0, 3600.0
-DUE, NOT_DUE = ManifestCounts(100, 100, due_specs=(0,), why="many"), ManifestCounts(1, 1)
 
 
 class Busy(Working):
@@ -39,15 +36,11 @@ class Busy(Working):
     ) -> None:
         super().__init__(folder, outcome, convert_equality_deletes=convert)
         self.commits, self.manifests = 1, DUE
-        self.error: FirnlineError | None = None
         self.failed: list[float] = []
         self.started = self.scene.now
         self.log: list[tuple[str, float]] = []
-        self.worker.rewriter.session = self.worker.rewriter.committing = None  # type: ignore[assignment, misc]
-        for module in (table_worker, turns):
+        for module in (merge, turns):
             monkeypatch.setattr(module, "tail_of", lambda _: self.tail)
-        monkeypatch.setattr(table_worker, "rewrite_manifests", self.merge)
-        monkeypatch.setattr(table_worker, "manifests_of", lambda *_: self.manifests)
 
     @property
     def tail(self) -> Tail:
@@ -61,17 +54,17 @@ class Busy(Working):
     def commit(self, kind: str) -> None:
         self.log.append((kind, self.scene.now - self.started))
 
-    def run(self, plan: TablePlan, charge: Charge, **_: Any) -> RunResult:
+    def rewritten(self, plan: TablePlan) -> RunResult:
         self.commit("f")
-        return super().run(plan, charge)
+        return super().rewritten(plan)
 
-    def merge(self, *_: Any, **__: Any) -> ManifestsRewritten:
-        if self.error is not None:
+    def merge(self, job: Merge) -> None:
+        if self.merge_error is not None:
             self.failed.append(self.scene.now)
-            raise self.error
-        self.commit("m")
-        self.manifests = NOT_DUE
-        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
+        super().merge(job)
+        if job.result is not None:
+            self.commit("m")
+            self.manifests = NOT_DUE
 
     def after_a_commit(self) -> None:
         """The writer commits; the dispatcher has a run made for that commit and one for the run's own."""
@@ -80,7 +73,7 @@ class Busy(Working):
         self.commit("w")
         self.scene.look()
         for _ in range(2):
-            self.work_on(replace(self.scene.debt(), manifests=self.manifests), table_worker.Grant())
+            self.work_on(replace(self.scene.debt(), manifests=self.manifests))
 
 
 def test_manifests_are_merged_although_files_are_due_after_each_commit(
@@ -101,7 +94,7 @@ def test_a_merge_that_fails_holds_up_no_files_and_is_tried_again_after_as_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = Busy(tmp_path, monkeypatch)
-    busy.error = RetryError("no answer")
+    busy.merge_error = RetryError("no answer")
     for _ in range(int(3 * WAIT / INTERVAL)):
         busy.after_a_commit()
     assert "ww" not in busy.kinds
@@ -117,7 +110,7 @@ def failing_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Firnli
     busy.scene.history.append_unreal("b", [10, 10])
     busy.commit("w")
     busy.scene.look()
-    busy.error = error
+    busy.merge_error = error
     busy.later.clear()
     return busy
 
@@ -138,13 +131,11 @@ def test_a_merge_that_failed_is_not_tried_twice_in_a_run(
 
 def test_nothing_follows_a_merge_that_may_have_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commit may be the last one of the hour, and two snapshots of ours would follow each other."""
-    unknown = CommitUnknownError("no answer")
-    busy = failing_merge(tmp_path, monkeypatch, unknown)
+    busy = failing_merge(tmp_path, monkeypatch, CommitUnknownError("no answer"))
     with pytest.raises(CommitUnknownError):
         busy.work_on(replace(busy.scene.debt(), manifests=DUE), Grant(commits=1))
     assert len(busy.of(RunFailed)) == len(busy.failed) == 1
     assert busy.kinds[-1] == "w"
-    assert sum(busy.charged, Spent()).commits == 1
 
 
 def test_files_go_on_where_another_replace_came_before_the_commit_of_a_merge_and_manifests_go_first_next_time(
@@ -155,7 +146,7 @@ def test_files_go_on_where_another_replace_came_before_the_commit_of_a_merge_and
     busy.work_on(replace(busy.scene.debt(), manifests=DUE), NO_GRANT)
     assert busy.kinds[-2:] == "wf"
     assert (len(busy.failed), busy.of(RunFailed), busy.later) == (1, [], [])
-    busy.error = None
+    busy.merge_error = None
     busy.after_a_commit()
     assert busy.kinds[-2:] == "wm"
 
@@ -170,8 +161,7 @@ def test_files_wait_too_for_what_concerns_them(tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def conversion_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Busy:
-    monkeypatch.setattr(table_worker, "Converting", Searching)
-    return Busy(tmp_path, monkeypatch, silent, convert=1)
+    return Busy(tmp_path, monkeypatch, fails(RetryError("503"), searches=9), convert=1)
 
 
 def test_a_conversion_without_an_answer_fails_no_run_that_commits_files_although_manifests_must_wait(
@@ -191,7 +181,7 @@ def test_a_merge_of_manifests_shows_too_that_the_store_is_well(
     monkeypatch.setattr(TablePlanner, "plan", lambda *_: None)
     busy.after_a_commit()
     assert busy.kinds == "wm"
-    assert len(Searching.made) == 1
+    assert len(busy.searched) == 1
 
 
 def test_a_conversion_without_an_answer_is_tried_again_before_it_is_the_turn_of_manifests(

@@ -1,19 +1,19 @@
-"""What the failure of a task or of its Spark job means: whether others can go on, the reason, and the remedy. Pure."""
+"""What the failure of a piece of work, or of its Spark job, means: what comes next, the reason, the remedy. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
 
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.locations import plain_path
-from compactor.partitions import partition_text
-from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
-from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.output_task import SILENCE
+from compactor.rewrite.tasks.runner import TRIED_AGAIN
 from compactor.spark.java_table import denial, exception_class, first_line, spark_has_ended
 from compactor.spark.shipped_modules import REMEDY, unusable
 from compactor.storage.byte_store import PERMIT, checksum_remedy
@@ -37,13 +37,45 @@ WAS_KILLED: Final = (
     f"{MORE_MEMORY}"
 )
 RAN_OUT: Final = f"; this happened twice: {MORE_MEMORY}"
-SMALLER_FILES: Final = ", or lower the target file size"
 RESTORE: Final = "; restore the file, or remove it from the table; compact other partitions with --where"
 MOST_SUSPECTS: Final = 10
 _UNREADABLE = re.compile(
     r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file|java\.io\.EOFException"
 )
 """In the errors of readers whose file is missing or damaged."""
+
+
+class Next(Enum):
+    """What becomes of a piece of work that has failed.
+
+    REFUSED: it costs its group. ALONE: it is tried once more, alone. LAST: so too, after all others, which show whether
+    the store answers. STOP: the whole job ends.
+    """
+
+    REFUSED = auto()
+    ALONE = auto()
+    LAST = auto()
+    STOP = auto()
+
+
+def next_step(error: Exception, *, of_job: bool, tried: bool, answers: bool) -> Next:
+    """What becomes of a piece of work after this error.
+
+    Args:
+        error: Of the piece.
+        of_job: The whole Spark job failed, e.g. because its worker was killed: which piece is at fault is not known.
+        tried: The piece was tried before.
+        answers: The store answers other pieces, as far as is known.
+    """
+    others_go_on = costs_its_group(error)
+    if of_job and not others_go_on:
+        return Next.STOP
+    may_pass = of_job or (isinstance(error, FirnlineError) and error.reason in TRIED_AGAIN)
+    if may_pass and not tried and (of_job or not is_no_answer(error)):
+        return Next.ALONE
+    if may_pass and not tried and answers:
+        return Next.LAST
+    return Next.REFUSED if others_go_on else Next.STOP
 
 
 def costs_its_group(error: Exception) -> bool:
@@ -58,20 +90,42 @@ def is_no_answer(error: Exception) -> bool:
     return isinstance(error, RetryError) and error.reason is Reason.UNAVAILABLE
 
 
-def failure_of_group(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:
-    """The error of a file group, one of whose output tasks failed for good."""
+class Unavailable:
+    """Whether the store answers a job: the pieces of work without an answer since the last one that was done."""
+
+    def __init__(self) -> None:
+        self._unanswered: set[object] = set()
+
+    def note(self, piece: object) -> None:
+        """A piece of work got no answer; a second attempt at it tells no more of the store than the first."""
+        self._unanswered.add(piece)
+
+    def end(self) -> None:
+        """Some work was done: the store answers."""
+        self._unanswered.clear()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no further work is to be begun."""
+        return len(self._unanswered) >= SILENCE
+
+
+def failure_of(what: str, error: Exception, paths: Sequence[str] = (), memory: str = "") -> FirnlineError:
+    """The error of a piece of work that failed for good.
+
+    `what`: the piece, e.g. "rewriting a file group". `paths`: its data files, for errors that name none. `memory`: what
+    else helps where memory was short.
+    """
     reason, remedy = reason_of(error)
     if isinstance(error, FirnlineError) and reason not in {Reason.INPUT_MISSING, Reason.OUT_OF_MEMORY}:
         return error
-    group, cause = plan.groups[task.group].file_group, (denial(error) or first_line(error)).rstrip(".")
+    cause = (denial(error) or first_line(error)).rstrip(".")
     if reason is Reason.OUT_OF_MEMORY:
-        remedy += SMALLER_FILES
+        remedy += memory
     if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
         # Our own store names the file that it misses, which may be a delete file.
-        paths = [] if reason is Reason.INPUT_MISSING else [file.entry.path for file in group.tasks[task.position]]
-        remedy = f"{_suspects(cause, paths)}{RESTORE}"
-    where = f"a file group of {plan.table.name} ({partition_text(group.partition)})"
-    failure = GiveUpError(f"rewriting {where} failed: {cause}{remedy}", reason=reason)
+        remedy = f"{_suspects(cause, () if reason is Reason.INPUT_MISSING else paths)}{RESTORE}"
+    failure = GiveUpError(f"{what} failed: {cause}{remedy}", reason=reason)
     failure.__cause__ = error
     return failure
 
