@@ -11,7 +11,7 @@ from tests.simulator.mutations import NOTICED
 
 PARTS = 2
 """So that the histories run in several processes of pytest."""
-ENOUGH = 5_000
+ENOUGH = 20_000
 """Seeds among whose histories, those of one profile, each broken rule is noticed."""
 
 

@@ -5,8 +5,7 @@ A service is a process of the schedule. It looks at its table, lets the dispatch
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -27,8 +26,7 @@ from compactor.partitions import PartitionKey
 from compactor.patience.holds import Holds
 from compactor.planning.budget import Charge, Grant
 from compactor.planning.partition_judge import judge_of
-from compactor.runs import dispatcher as dispatcher_module
-from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.dispatcher import Dispatcher, Gate, TableQueue
 from compactor.runs.file_holds import FileHolds
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.rewriter import Rewriter
@@ -50,25 +48,6 @@ SWEEP_SECONDS: Final = 15.0
 GRACE_SECONDS: Final = 1800.0
 RETRY_SECONDS: Final = 5.0
 SWITCH_CHECK_SECONDS: Final = 15.0
-
-
-class SimulatedQueue:
-    """In place of `queue.SimpleQueue`, which is not written in Python."""
-
-    def __init__(self) -> None:
-        self._elements: deque[Any] = deque()
-        self._changed = threading.Condition()
-
-    def put(self, element: Any) -> None:
-        with self._changed:
-            self._elements.append(element)
-            self._changed.notify()
-
-    def get(self) -> Any:
-        with self._changed:
-            while not self._elements:
-                self._changed.wait()
-            return self._elements.popleft()
 
 
 @dataclass
@@ -137,26 +116,18 @@ class Service:
             ),
         )
         planner = TablePlanner(
-            settings=self.settings,
-            catalogs=self.catalogs,
-            cache=self.cache,
-            board=self.board,
-            listener=publish,
-            clock=self._now,
-            files=files,
+            self.rewriter,
+            self.settings,
+            self.board,
             planned=lambda _table: None,
             owns=lambda _table: self.life.enabled,
         )
         self.worker = RewriteWorker(planner, self.rewriter, self._announced)
-        dispatcher_module.SimpleQueue = SimulatedQueue  # type: ignore[misc,assignment]
         self.dispatcher = Dispatcher(
-            self.board,
+            TableQueue(self.board, RETRY_SECONDS, gate=Gate(paused=lambda _table: self.life.paused)),
             self._work,
             concurrent_runs=2,
-            first_backoff_seconds=RETRY_SECONDS,
             slots=slots,
-            ticks=self._now,
-            paused=lambda _table: self.life.paused,
             lifelines=lifelines,
         )
         self.search = TableSearch(self.catalogs)
