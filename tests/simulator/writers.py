@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from compactor.commit.snapshots import ENGINES
+from compactor.commit.history import ENGINES
 from pyroaring import BitMap64
 
 from compactor.commit.history import REPLACE
