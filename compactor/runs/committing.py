@@ -259,11 +259,13 @@ class CommitLoop(Generic[P]):
         if (known := self._sent_before()) is not None:
             return known
         now = self.tools.catalogs.load(self.table.name, self.table.ref)
-        later = self._others_first(now) if job.waits_for_writers else None
-        if later is not None:
-            raise MissedError(str(later), reason=later.reason)
+        head = Head(now, self.prepares + 1, java, self.tools.cache)
+        if job.waits_for_writers:
+            _ = head.changes  # raises where the plan cannot be committed any more: that waits for nobody's turn
+            if (later := self._others_first(now)) is not None:
+                raise MissedError(str(later), reason=later.reason)
         self.prepares += 1
-        prepared = job.prepare(Head(now, self.prepares, java, self.tools.cache))
+        prepared = job.prepare(head)
         if prepared is None:
             return Ready(left=False)
         self.prepared.append(prepared)
