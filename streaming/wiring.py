@@ -200,7 +200,7 @@ def in_flight_records(checkpoint: str) -> InFlightRecords:
 def history_of(settings: Settings, catalogs: Catalogs, listener: Listener) -> History | None:
     """The history of decisions, not yet started; None where no table is named for it."""
     table = history_table(settings, catalogs)
-    return None if table is None else History(table, Batches(settings.history.batch_seconds), listener)
+    return None if table is None else History(table, Batches(), listener)
 
 
 def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None:

@@ -23,6 +23,7 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 MOST_EVENTS = 10_000  # waiting events during an append
+BATCH_SECONDS = 300.0  # most seconds before a decision is appended: a file each, at most 288 a day
 BATCH_ROWS = 1000  # most decisions in one append, about 100 KB of Parquet
 MOST_ROWS = 20_000  # decisions in memory (about 1 KB each) while appends fail; the oldest are dropped first
 
@@ -46,7 +47,7 @@ class Batches:
     batch waits longer because the clock was set back.
     """
 
-    def __init__(self, seconds: float, rows: int = BATCH_ROWS, most: int = MOST_ROWS) -> None:
+    def __init__(self, seconds: float = BATCH_SECONDS, rows: int = BATCH_ROWS, most: int = MOST_ROWS) -> None:
         """`seconds`, `rows`: when a batch is due. `most`: rows that wait."""
         self._seconds = seconds
         self._rows = rows

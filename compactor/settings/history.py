@@ -9,10 +9,7 @@ from pydantic import Field
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.section import Section
-from compactor.settings.units import Seconds
 from compactor.table_names import TableName
-
-DAY_SECONDS = 86_400.0
 
 
 class HistorySettings(Section):
@@ -22,13 +19,6 @@ class HistorySettings(Section):
         default="",
         description="Table ([catalog.]namespace.table) to which every decision is appended. Created if missing. "
         "Empty: no history.",
-    )
-    batch_seconds: Seconds = Field(
-        default=300.0,
-        gt=0,
-        le=DAY_SECONDS,
-        description="Most seconds before a decision is appended. Each append is a commit and a file: at most 288 a day "
-        "by default. A crash loses the decisions of that time; a normal stop loses none.",
     )
 
     def table_name(self, catalogs: Collection[str]) -> TableName | None:

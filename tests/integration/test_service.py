@@ -51,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
             {"kind": "kafka", "topic": f"told-{uuid.uuid4().hex[:8]}"},
             {"kind": "trino", "uri": "http://127.0.0.1:1", "statement": "CALL f()"},
         ],
-        "history": {"table": "ops.history", "batch_seconds": 1},
+        "history": {"table": "ops.history"},
     }
     with site(tmp_path_factory.mktemp("shared"), broker, **sections) as made:
         yield made

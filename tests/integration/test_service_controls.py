@@ -96,9 +96,9 @@ def test_a_changed_file_makes_an_observed_table_a_rewritten_one(shared: Site, ru
     shared.publish(*shared.append("late"))
     wait_for("its count", lambda: running.metrics().total("firnline_table_small_files", **label("late")) == 24)
     assert running.metrics().total("firnline_table_acted_on", **label("late")) == 0
-    edit(shared, tables={"include": ["db.in_*", "db.late"], "observe": ["db.*"]}, history={"batch_seconds": 3})
+    edit(shared, tables={"include": ["db.in_*", "db.late"], "observe": ["db.*"]}, history={"table": "ops.history"})
     wait_for("its rewrite", lambda: shared.operations("late")[-1] == "replace")
-    assert details(running)["settings"] == "need a restart: history.batch_seconds"
+    assert details(running)["settings"] == "need a restart: history.table"
     lines = [line for line in log_lines(running.log_text) if line["message"] == "settings reloaded"]
     assert [line["changed"] for line in lines] == [["tables.include"]]
 

@@ -74,7 +74,7 @@ class Place(SecuredSite):
         }
         return tree | {
             "http": {"basic_auth": {"me": bcrypt.hashpw(CANARIES["page"].encode(), bcrypt.gensalt(4)).decode()}},
-            "history": {"table": "ops.history", "batch_seconds": 1},
+            "history": {"table": "ops.history"},
             "hooks": [
                 {
                     "kind": "trino", "uri": f"https://{NOBODY}", "statement": "CALL f()",

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from compactor.commit.history import ENGINES
 from pyroaring import BitMap64
 
-from compactor.commit.history import REPLACE
+from compactor.commit.history import ENGINES, REPLACE
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.planning.unpublished import ABANDONED, BEGINS

@@ -55,7 +55,7 @@ SECTIONS = st.fixed_dictionaries(
         "service": st.just({"concurrent_runs": 3}),
         "kafka": st.just({"commit_topic": "other"}),
         "commit": st.just({"hold_seconds": 7}),
-        "history": st.just({"batch_seconds": 7}),
+        "history": st.just({"table": "lake.ops.history"}),
     },
 )
 
