@@ -29,7 +29,7 @@ from compactor.reasons import Reason
 from compactor.redaction import remember, secrets_in
 from compactor.settings.catalogs import EXAMPLE, Properties, checked_catalogs
 from compactor.settings.environment import put_environment
-from compactor.settings.history import DAY_SECONDS, HistorySettings
+from compactor.settings.history import HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
 from compactor.settings.kafka import KafkaSettings
@@ -236,7 +236,7 @@ class ServiceSettings(Section):
     sweep_seconds: Seconds = Field(
         default=300.0,
         gt=0,
-        le=DAY_SECONDS,
+        le=86_400.0,
         description="Interval of sweeps, which list the catalogs. Between them a table is looked at as often as its "
         "commits suggest: without events twice per commit, at least every 4 intervals and at most every 15 seconds; "
         "with events every 12 intervals.",
