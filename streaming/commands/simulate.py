@@ -182,7 +182,8 @@ def _contenders(values: PolicyValues, sizes: FileSizes, options: Mapping[str, An
 
     def tiered(growth: float) -> TieredPolicy:
         least = min(values.min_input_files, max(2, int(growth)))  # so that the curve shows the effect of growth only
-        return TieredPolicy(values.model_copy(update={"growth": growth, "min_input_files": least}), sizes)
+        changed = {"growth": growth, "min_input_files": least, "skip_newer_than_seconds": 0.0}
+        return TieredPolicy(values.model_copy(update=changed), sizes)
 
     name = "firnline, thresholds" if values.strategy == "threshold" else f"firnline, growth {values.growth:g}"
     return [

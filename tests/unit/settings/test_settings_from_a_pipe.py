@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from compactor.errors import InputError
 from compactor.settings.current import CurrentSettings
-from compactor.settings.tree import Settings, load_settings
+from compactor.settings.tree import load_settings
 from streaming.cli import main
 from streaming.service.settings_reload import LOOK_SECONDS, SettingsReload
 
@@ -77,27 +77,21 @@ def test_a_pipe_without_text_is_an_error(pipe: Callable[[str], Path]) -> None:
 def test_a_service_does_not_reload_a_pipe_and_says_so(
     pipe: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, steady = pipe(TEXT), [0.0]
+    path, steady = pipe(TEXT), 0.0
     current = CurrentSettings(load_settings(path, {}))
-    applied: list[tuple[Settings, Settings]] = []
-    loads: list[Path | None] = []
-
-    def load(path: Path | None) -> Settings:
-        loads.append(path)
-        return load_settings(path, CATALOG)
-
     with caplog.at_level(logging.INFO, "firnline"):
-        reload = SettingsReload(path, current, lambda *both: applied.append(both), lambda: steady[0], load)
+        reload = SettingsReload(path, current)
+    reload.ticks = lambda: steady
     assert "settings come from a pipe: a change needs a restart" in caplog.text
     caplog.clear()
-    reload.catch_up()
+    assert reload.check(at_once=True) is None
     for _ in range(3):
-        steady[0] += LOOK_SECONDS
-        reload.check()
-    assert (applied, caplog.text) == ([], "")
+        steady += LOOK_SECONDS
+        assert reload.check() is None
+    assert caplog.text == ""
     reload.ask()
-    reload.check()
+    change = reload.check()
     assert "settings not reloaded: they came from a pipe, which can be read only once" in caplog.text
-    ((before, now),) = applied  # the signal also asks for a look at all tables
-    assert before == now
-    assert (current.policy.growth, loads, reload.trouble) == (4, [], "")
+    assert change is not None, "the signal also asks for a look at all tables"
+    assert change[0] == change[1]
+    assert (current.policy.growth, reload.trouble) == (4, "")

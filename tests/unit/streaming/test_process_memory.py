@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
 from metrics.gauges import Gauges
-from streaming.service.pages import ServiceState
 from streaming.service.process_memory import memory_now
+from tests.unit.streaming.states import state_of
 
 
 def test_the_memory_of_every_process_of_the_service_is_shown_by_kind(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_the_memory_of_every_process_of_the_service_is_shown_by_kind(tmp_path: P
             assert pipe is not None
             pipe.readline()
         registry = CollectorRegistry()
-        registry.register(Gauges(DebtBoard(), ServiceState(), "1"))
+        registry.register(Gauges(DebtBoard(), state_of(), "1"))
         shown = {
             kind: registry.get_sample_value("firnline_memory_bytes", {"process": kind}) or 0
             for kind in ("driver", "jvm", "workers", "other")

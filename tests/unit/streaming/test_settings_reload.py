@@ -105,7 +105,7 @@ def test_a_waiting_service_hears_the_signal(place: Place, tmp_path: Path) -> Non
         until(lambda: service._state.controls.settings.tables.exclude == ("a.secret",))
         place.file.write_text("tables: {")
         service.reload()
-        until(service._state.settings_refused)
+        until(lambda: service._state.settings_refused)
     finally:
         active.release()
         waiting.join(60)
