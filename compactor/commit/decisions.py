@@ -16,7 +16,8 @@ catalog, store or lock that does not answer, commits that others beat or the cat
 them, the wait for the commit of a writer that deletes rows (`Hold`). A request that is under way is not interrupted.
 
 **What is never done.** Nothing is sent after a stop, nor before what was sent last was looked for in the table. While
-something that was sent can still land, the outcome is unknown, whatever was answered: only the table tells (sends.py).
+something that was sent can still land, the outcome is unknown, whatever was answered: only the table tells (sends.py);
+but work that is planned again need not be settled (`_ended`).
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Rules:
     """What is known before.
 
     Attributes:
-        waits: Whether it waits for its turn, and for row-level writers; a merge of manifests does not.
+        waits: Whether it waits for its turn, for row-level writers and for an answer; a merge of manifests does not.
         hold_seconds: How long it waits for such a writer; 0: not.
         watched: Whether the catalog may roll the commit back for a writer.
         attempts: As `ATTEMPTS`, of this table.
@@ -327,7 +328,7 @@ def decide(state: State, seen: Seen, now: float) -> Next:
 def _turn(state: State, seen: Turn, now: float) -> Next:
     """A lock may be taken during the wait for a writer: it is looked at before and after."""
     if seen.theirs is not None:
-        return _theirs(state, seen.theirs, now, Do.LOOK)
+        return _theirs(state, seen.theirs, now)
     if state.then is not None:
         return state, Action(state.then)
     rules = state.rules
@@ -335,19 +336,19 @@ def _turn(state: State, seen: Turn, now: float) -> Next:
     return state, Action(Do.LOOK_AT_TABLE if at_table else Do.PREPARE)
 
 
-def _theirs(state: State, theirs: LaterError, now: float, look: Do) -> Next:
-    """Wait while it is another's turn. What was prepared before is not sent after that."""
+def _theirs(state: State, theirs: LaterError, now: float) -> Next:
+    """Wait while it is another's turn; a lock may be taken meanwhile. What was prepared is not sent after that."""
     if not state.rules.waits:
         return _end(state, theirs)
     if now >= state.ends:
         late = f"the rewrite was not committed in time: {theirs}"
         return _end(state, LaterError(late, reason=theirs.reason, seconds=WAIT_SECONDS))
-    return _anew(state), Action(look, _at_most(state, TURN_SECONDS, now))
+    return _anew(state), Action(Do.LOOK, _at_most(state, TURN_SECONDS, now))
 
 
 def _writers(state: State, seen: Writers, now: float) -> Next:
     if seen.theirs is not None:
-        return _theirs(state, seen.theirs, now, Do.LOOK_AT_TABLE)
+        return _theirs(state, seen.theirs, now)
     rules, most = state.rules, state.rules.hold_seconds
     if not most:
         return state, Action(Do.PREPARE)
@@ -418,7 +419,8 @@ def _failed(state: State, error: FirnlineError, now: float) -> Next:
     if isinstance(error, RetryError) and error.reason is Reason.CREDENTIALS_EXPIRED:
         wait = _at_most(state, SOON.seconds(state.attempts), now)
         return _attempt(state, Action(Do.RENEW, wait), error, now)
-    if not isinstance(error, RetryError) or error.reason not in PASSES or now >= state.ends:
+    passes = isinstance(error, RetryError) and error.reason in PASSES and state.rules.waits
+    if not passes or now >= state.ends:
         return _end(state, error)
     state = replace(_anew(state), silences=state.silences + 1)
     return state, Action(Do.LOOK, _at_most(state, SOON.seconds(state.silences), now), error)
@@ -458,6 +460,8 @@ def _not_found(state: State, is_missing: bool, now: float) -> Next:
         return state, Action(Do.SEARCH, SOON.seconds(state.searches))
     if error is None or not is_missing or answer not in (Answer.BEATEN, Answer.REFUSED):
         return state, Action(Do.END, error=_unknown(state, error))
+    if answer is Answer.REFUSED and not state.rules.waits:
+        return _end(state, error)
     # what is prepared is made once more for the new head: Iceberg validates what came in between
     told = error if state.attempts >= USUAL_RACES else None
     again = Action(Do.LOOK, SOON.seconds(state.attempts + 1), told)
@@ -502,10 +506,15 @@ def _end(state: State, error: FirnlineError | None) -> Next:
 
 
 def _ended(state: State, end: Action | None, seen: Searched) -> Next:
-    """What a catalog has accepted is not gone because the table does not show it."""
+    """What a catalog has accepted is not gone because the table does not show it.
+
+    Where nothing is left, or the work is planned again, what was sent need not be settled: it can land in the place of
+    the next commit, not beside it, and its files stay on record.
+    """
     if end is None:
         return state, Action(Do.END)
-    is_gone = seen.found in (Found.MISSING, Found.ROLLED_BACK) and not seen.can_land
+    is_over = not seen.can_land or end.error is None or isinstance(end.error, ReplanError)
+    is_gone = seen.found in (Found.MISSING, Found.ROLLED_BACK) and is_over
     accepted = state.answer is not None and state.answer.answer is Answer.ACCEPTED
     return state, end if is_gone and not accepted else Action(Do.END, error=_unknown(state, end.error))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic
 
@@ -112,7 +113,7 @@ class CommitLoop(Generic[P]):
     Attributes:
         prepared: Of the attempts that are not cleaned up yet.
         snapshot: The newest one that was made. `before`: the snapshots before it (`rolled_back_with`).
-        sends: What was sent, each with its attempt and the snapshots before it.
+        sends: What was sent, each with its attempt, the snapshots before it, and Iceberg's object.
         landed: What was found.
         seconds: How long it took, without waits for others.
     """
@@ -125,7 +126,7 @@ class CommitLoop(Generic[P]):
         self.prepares = 0
         self.snapshot: Any = None
         self.before: tuple[int, ...] = ()
-        self.sends: dict[Sent, tuple[P, tuple[int, ...]]] = {}
+        self.sends: dict[Sent, tuple[P, tuple[int, ...], Any]] = {}
         self.landed: Landed[P] | None = None
         self.seconds = 0.0
 
@@ -223,7 +224,8 @@ class CommitLoop(Generic[P]):
             return Writers(silent=True, seconds=self.tools.ticks() - asked)
         except FirnlineError:
             return Writers()  # the commit itself will say why
-        return Writers(self._others_first(view), rhythm, seconds=self.tools.ticks() - asked)
+        theirs = self._others_first(view) if state.missed else None  # before, PREPARE asks: the plan may be void
+        return Writers(theirs, rhythm, seconds=self.tools.ticks() - asked)
 
     def _others_first(self, view: TableView) -> LaterError | None:
         most = self.tools.most_replaces(view)
@@ -303,6 +305,8 @@ class CommitLoop(Generic[P]):
         if self.sends:
             self._begin_attempt()
         java.refresh()
+        if (known := self._sent_before()) is not None:  # Iceberg deletes what it has merged before when it merges again
+            return known
         snapshot = prepared.update.make()
         if snapshot is None:
             return Ready(again=True)
@@ -332,7 +336,7 @@ class CommitLoop(Generic[P]):
         except JAVA_ERRORS as error:
             raise _hopeless(error, pending.run_id) from error
         self._put_on_record(sending)
-        self.sends[sending] = self.prepared[-1], self.before
+        self.sends[sending] = self.prepared[-1], self.before, snapshot
         try:
             java.send(snapshot)
         except JAVA_ERRORS as error:
@@ -378,7 +382,7 @@ class CommitLoop(Generic[P]):
             CommitDiffersError: it is another snapshot than the one that was checked.
         """
         of = {each.snapshot_id: made for each, made in self.sends.items()}
-        prepared, self.before = of[snapshot_id]
+        prepared, self.before, _ = of[snapshot_id]
         self.pending.charge(Spent(commits=1))
         snapshot, planned = self.java.handle.snapshot(snapshot_id), prepared.update.planned
         # None: a catalog that lists the newest snapshot alone; what was sent has been checked
@@ -388,7 +392,8 @@ class CommitLoop(Generic[P]):
                 f"would {told(planned)}; roll the table back to snapshot {self.java.snapshot_id} and report this"
             )
         self.landed = Landed(snapshot_id, prepared, self.seconds)
-        self.clean_up(snapshot)
+        sent = [made for each, (*_, made) in self.sends.items() if each.snapshot_id == snapshot_id]
+        self.clean_up(sent if snapshot is None else [snapshot])
         carry_statistics(self.java, snapshot_id, self.tools.right.confirm)
         return Searched(Found.LANDED)
 
@@ -397,19 +402,20 @@ class CommitLoop(Generic[P]):
         state = java_state_of(self.java) if self.sends else None
         return state is not None and any(can_still_land(each, state) for each in self.sends)
 
-    def clean_up(self, landed: Any = None) -> None:
+    def clean_up(self, landed: Sequence[Any] = ()) -> None:
         """Delete the metadata files that were written, except what the table lists, its head or `landed`.
 
-        `landed` was just found in the table; None: nothing was. Snapshots share manifests: while one that was sent can
+        `landed` was just found in the table; empty: nothing was. Where a catalog does not list it any more, all that
+        was sent with its id is kept. Snapshots share manifests: while one that was sent can
         still land, none is deleted. Files that stay do no harm.
         """
         with suppress(*UNREADABLE):
-            if landed is None and self.sends:
+            if not landed and self.sends:
                 self.java.refresh()
             if self._can_still_land():
                 return
             head = self.java.handle.snapshot(self.table.ref)
-            used = [each for each in (head, landed) if each is not None]
+            used = [each for each in (head, *landed) if each is not None]
             while self.prepared:
                 self.prepared.pop().update.clean_up(used, sent=bool(self.sends))
 

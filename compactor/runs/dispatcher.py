@@ -357,12 +357,12 @@ class Dispatcher:
     def _run(self, debt: TableDebt, grant: Grant) -> None:
         table, begun, failed = debt.table, time.monotonic(), None
         try:
-            self._work(debt, partial(self._must_stop, table), grant, partial(self._queue.charge, table))
-        except Exception as error:
-            failed = error
-            if not isinstance(error, FirnlineError):  # else the worker published it as an event
-                LOG.exception("%s: the run failed with an unexpected error", table)
-        try:
+            try:
+                self._work(debt, partial(self._must_stop, table), grant, partial(self._queue.charge, table))
+            except Exception as error:
+                failed = error
+                if not isinstance(error, FirnlineError):  # else the worker published it as an event
+                    LOG.exception("%s: the run failed with an unexpected error", table)
             self._queue.note(debt, failed, time.monotonic() - begun)
         finally:
             self._end(table)

@@ -58,20 +58,20 @@ class Turn:
         self._planner = planner
         self._grant = grant
         self._charge = charge
-        self._spent = Spent()
+        self._costs: list[Spent] = []
         self._table: TableView | None = None
         self.commits = 0
         """Of this turn."""
 
     def charge(self, spent: Spent) -> None:
-        """A cost has arisen."""
-        self._spent += spent
+        """A cost has arisen, in any thread."""
+        self._costs.append(spent)
         self._charge(spent)
 
     @property
     def left(self) -> Grant:
         """What is left of the grant."""
-        return self._grant.less(self._spent)
+        return self._grant.less(sum(self._costs, Spent()))
 
     @property
     def table(self) -> TableView:
@@ -81,7 +81,7 @@ class Turn:
             FirnlineError: as of `TablePlanner.load`.
         """
         if self._table is None:
-            first = self._spent == Spent()
+            first = not self._costs
             self.charge(Spent(catalog_calls=1))
             self._table = self._planner.load(self.debt)
             if first:

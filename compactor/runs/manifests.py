@@ -12,7 +12,7 @@ refusal for a proof, and deletes what the same request may still commit (sends.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -170,10 +170,11 @@ class _Merge:
         """Iceberg deletes what was merged before when it merges again: nothing may have it, nor hide it.
 
         Raises:
-            RetryError: what was sent can still land, or is hidden.
+            RetryError: what was sent has landed, can still land, or is hidden.
         """
-        state = java_state_of(self.java)
-        if not state.shows_history or can_still_land(Sent.of(sent), state):
+        state, sending = java_state_of(self.java), Sent.of(sent)
+        has_landed = state.manifest_list_of(sending.snapshot_id) == sending.manifest_list
+        if not state.shows_history or has_landed or can_still_land(sending, state):
             raise _not_again(self.java.view)
 
     def _next(self) -> Any:
@@ -187,13 +188,18 @@ class _Merge:
             update.set(name, value)
         return update
 
+    @property
+    def _written(self) -> Sequence[Any]:
+        """The snapshots whose files were written."""
+        return self.made
+
     def clean_up(self, used: Collection[Any], *, sent: bool) -> None:
         """As of `Update`. What was sent is never deleted: it costs little, and no record of it is kept."""
         if sent:
             return
         java, run_id = self.java, self.summary.run_id
         kept = {str(each.path()) for snapshot in used for each in snapshot.allManifests(java.handle.io())}
-        for snapshot in self.made:
+        for snapshot in self._written:
             with suppress(*UNREADABLE):
                 manifests = snapshot.allManifests(java.handle.io())
                 own = [each.path() for each in manifests if each.snapshotId() == snapshot.snapshotId()]
@@ -206,6 +212,10 @@ class _Ordered(_Merge):
 
     done: Any = None
     staged: Any = None
+
+    @property
+    def _written(self) -> Sequence[Any]:
+        return [self.staged, *(each for each in self.made if each is not self.staged)]
 
     def _next(self) -> Any:
         head = self.java.handle.snapshot(self.java.view.ref)

@@ -130,6 +130,8 @@ class Rewrite(Job[WrittenOutput]):
         """Write outputs. What `splice` and `encode` refuse, Spark writes, alone."""
         suspects = {piece.group: self.paths(piece.group) for piece in bundle if piece.group in self._suspects}
         with self.tools.files.alone(self.table, suspects, room.waits):
+            if suspects and room.waits():  # the job has ended while it waited for another suspect
+                return {}
             try:
                 not_begun = self._runner.write_ahead(bundle)
             except Exception:
@@ -191,8 +193,9 @@ class Rewrite(Job[WrittenOutput]):
                 failed[number] = mismatch
         for group in self._finished:
             self.tools.listener(group.rewritten)
-        if failed:
-            failed = reclassify_conflicts(self.plan, failed, self.tools.catalogs, self.tools.cache)
+        tried = {number: error for number, error in failed.items() if not isinstance(error, NotTriedError)}
+        if tried:
+            failed |= reclassify_conflicts(self.plan, tried, self.tools.catalogs, self.tools.cache)
         self.result = replace(self.result, rewrite_seconds=self.result.rewrite_seconds + ran.seconds)
         return failed
 

@@ -7,6 +7,7 @@ bytes are in no Python process twice. A crash before the end of a batch repeats 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -176,7 +177,8 @@ class BatchHandler:
     write: bool
     refused: Exception | None = field(default=None, init=False)
     """Why the last batch could not be taken over: no fault of its events, and they are handled again."""
-    _letters_fail_since: float | None = field(default=None, init=False)
+    _letters_fail: tuple[float, float] = field(default=(-math.inf, -math.inf), init=False)
+    """The first and the last failure in a row, by the steady clock; two minutes without one end the row."""
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         rows = frame.mapInArrow(self.decoder.rows, from_arrow_schema(HEARD_TYPES)).collect()
@@ -203,11 +205,12 @@ class BatchHandler:
         """Write the letters. If that fails for a minute, go on without them: commit events must not wait."""
         try:
             letters_of(frame, bad).write.format("kafka").options(**sink_options(self.kafka)).save()
-            self._letters_fail_since = None
+            self._letters_fail = (-math.inf, -math.inf)
         except Exception as error:
             now = time.monotonic()
-            since = self._letters_fail_since = self._letters_fail_since or now
-            if now - since < GIVE_UP_SECONDS:
+            first, last = self._letters_fail
+            self._letters_fail = (first if now - last < 2 * GIVE_UP_SECONDS else now, now)
+            if now - self._letters_fail[0] < GIVE_UP_SECONDS:
                 self.refused = error
                 raise
             LOG.warning(

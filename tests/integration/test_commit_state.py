@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from compactor.commit.sweep import sweep
 from compactor.commit.updates import Replacement
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, StoppedError
 from compactor.lease.right import CommitRight
+from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.runs import committing as commit_module
 from compactor.runs.committing import CommitLoop
@@ -148,14 +150,14 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
 ) -> None:
     """Nessie lists the newest snapshot alone. 409 answers a second request of the HTTP client."""
     create(rest_lake, table_name, commits=3)
-    rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
+    rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[Any]()
     real = CommitLoop._search
 
     def late(loop: CommitLoop[Any], accepted: bool) -> Searched:
         table = loop.java
         if not landed:
             table.refresh()
-            landed.append(table.handle.currentSnapshot().snapshotId())
+            landed.append(table.handle.currentSnapshot())
             append(rest_lake, table_name)
             expire_history(rest_lake, table_name, clean=False)
         return real(loop, accepted)
@@ -163,7 +165,8 @@ def test_a_commit_is_found_behind_a_later_one_that_hides_it(
     monkeypatch.setattr(CommitLoop, "_search", late)
     with faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)):
         result = run(rest_lake, plan)
-    assert landed == [result.snapshot_after]
+    assert [each.snapshotId() for each in landed] == [result.snapshot_after]
+    assert Path(plain_path(landed[0].manifestListLocation())).exists(), "a tag of Nessie may name this commit"
     assert rest_lake.view(table_name).snapshot.snapshot_id != result.snapshot_after
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 

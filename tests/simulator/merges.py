@@ -49,6 +49,8 @@ class Merge:
         if gone and not self.clusters:
             raise JavaError(VALIDATION, f"Deleted manifest {gone[0].path} could not be found in the latest snapshot")
         if self.clusters and (gone or not self.merged):
+            for each in self.merged:  # Iceberg deletes what it has merged before
+                world.store.delete(each.path)
             self.replaced = [each for each in now if each.is_data]
             self.merged = world.merged(self.replaced, self.parts)
         world.begin(self.parts)

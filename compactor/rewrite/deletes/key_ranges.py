@@ -72,6 +72,8 @@ def matching_row_groups(
         deletes: For each set of compared columns, the values of each; None: unknown.
         may_hold: Whether a column chunk may hold one of the values that its statistics allow.
     """
+    if not metadata.created_by:
+        return [*range(metadata.num_row_groups)]  # a writer without a name may order texts wrongly (PARQUET-251, 297)
     found = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
