@@ -24,6 +24,8 @@ class CountedStore(S3ByteStore):
             if operation == "get_object":
                 self.moved["read"] += int(answer["ContentLength"])
             elif operation == "upload_part_copy":
+                if not answer.get("CopyPartResult", {}).get("ETag"):
+                    return answer  # nothing was copied
                 first, last = parameters["CopySourceRange"].removeprefix("bytes=").split("-")
                 self.moved["copied"] += int(last) + 1 - int(first)
             else:
