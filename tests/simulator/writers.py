@@ -18,6 +18,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.planning.unpublished import ABANDONED, BEGINS
 from compactor.rewrite.deletes.written_deletes import vector_file
+from compactor.runs.manifests import ENGINE as MERGED
 from tests.simulator.rows import Row, data_rows, deleted_in, deleted_keys, key_bytes, position_bytes
 from tests.simulator.world import Request, Snapshot, State, World
 
@@ -340,7 +341,7 @@ class Writers:
         state = self.world.state
         before = next((n for n, each in enumerate(state.history()) if each.id == request.snapshot.parent), None)
         between = [] if before is None else state.history()[:before]
-        ours = bool(between) and all(ENGINES in each.summary for each in between)  # no merges: Iceberg commits again
+        ours = bool(between) and all(each.summary.get(ENGINES, MERGED) != MERGED for each in between)
         if self.send("the slow commit", request) or not ours:
             return
         self.done["writers that lost to us"] += 1
