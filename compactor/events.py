@@ -159,7 +159,7 @@ class RunCommitted:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A run ended without a commit.
+    """A run ended by an error, maybe after a part was committed.
 
     `stage`: plan, convert, rewrite, hold, commit or manifests; `reaction`: of the error's class.
     """

@@ -6,7 +6,10 @@ A service is taken from (1) an address in the environment, (2) testcontainers wh
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +58,11 @@ hypothesis_settings.register_profile(  # that a test fails is enough
 
 
 pytest_plugins = ["tests.services.fixtures"]
+
+
+def pytest_configure() -> None:
+    """Without a handler, Python prints warnings of threads between two tests."""
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def pytest_report_header() -> str:
@@ -128,6 +136,17 @@ def _secrets_of_this_test() -> Iterator[None]:
     before, redaction._known = redaction._known, redaction._Known()
     yield
     redaction._known = before
+
+
+@pytest.fixture(autouse=True)
+def _log_of_this_test() -> Iterator[None]:
+    """A command that runs in this process sets up its log. Threads that end later must not print by it."""
+    root, firnline = logging.getLogger(), logging.getLogger("firnline")
+    before = [*root.handlers], root.level, firnline.level, sys.excepthook, threading.excepthook
+    yield
+    root.handlers[:], level, of_firnline, sys.excepthook, threading.excepthook = before
+    root.setLevel(level)
+    firnline.setLevel(of_firnline)
 
 
 @dataclass

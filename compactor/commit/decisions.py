@@ -399,7 +399,7 @@ def _ready(state: State, seen: Ready, now: float) -> Next:
     if state.then is Do.MAKE and not seen.again:
         if state.good_until is not None and now > state.good_until:
             late = f"the commit of run {state.rules.run_id} was prepared too late after a writer's commit"
-            return _missed(state, MissedError(late), now)
+            return _missed(state, MissedError(late, reason=Reason.COMMIT_REFUSED), now)
         return state, Action(Do.SEND)
     if seen.again:
         what = f"new deletes or a rollback arrived in each attempt to commit run {state.rules.run_id}"
