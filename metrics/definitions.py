@@ -320,7 +320,7 @@ COMMIT_INPUT_BYTES = counter(
 RUN_FAILURES = counter(
     "firnline_run_failures_total",
     "Runs that failed, some after a part was committed, by stage, reason and reaction.",
-    "Single ones with `retry` or `replan` need no action. `settle` or `give_up` for hours: a person must look (runbook).",
+    "Single ones with `retry` or `replan` need no action. `settle` or `give_up` for hours: see the runbook.",
     labels=("stage", "reason", "reaction"),
 )
 TABLE_DAMAGE = counter(

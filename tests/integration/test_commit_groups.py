@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from compactor.commit.updates import ReplaceUpdate
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from compactor.planning.plan_table import TablePlan
-from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
@@ -71,7 +71,7 @@ def let_in(
 ) -> RunResult:
     """Run the plan; another writer commits before our check of the new manifests, or between it and our commit."""
     if moment == LATE:
-        before_first(monkeypatch, commit_groups_module, "commit_replacements", other)  # Iceberg has to notice
+        before_first(monkeypatch, ReplaceUpdate, "make", other)  # Iceberg has to notice
         return run(lake, plan)
     return run(lake, plan, enabled=before_commit(other))
 

@@ -14,7 +14,6 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
 from compactor.runs.dropped_groups import reclassify_conflicts
-from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
 from tests.integration.table_kit import (
     BY_A,
@@ -204,14 +203,14 @@ def test_damage_stays_damage_however_busy_the_table_is(lake: Lake, table_name: s
     """Deletes and appends of others take no file away; rows that do not add up are not even a rollback's doing."""
     create(lake, table_name, 2, MERGE_ON_READ, BY_A, commits=3)
     plan = planned(lake, table_name)
-    drops = [DroppedGroup(group, GiveUpError("as it was", reason=reason)) for group in plan.groups]
+    drops = {number: GiveUpError("as it was", reason=reason) for number, _ in enumerate(plan.groups)}
     cache = ManifestCache(1 << 24)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
     append(lake, table_name)
-    assert reclassify_conflicts(plan, drops, lake.catalogs, cache) == tuple(drops)
+    assert reclassify_conflicts(plan, drops, lake.catalogs, cache) == drops
     first = lake.view(table_name).metadata.snapshots[0].snapshot_id
     java_table(lake, table_name).manageSnapshots().rollbackTo(first).commit()
     told = reclassify_conflicts(plan, drops, lake.catalogs, cache)
-    assert {each.error.reason for each in told} == {"history_gap" if reason == "unreadable_data" else reason}
+    assert {each.reason for each in told.values()} == {"history_gap" if reason == "unreadable_data" else reason}
     unknown = replace(plan, table=replace(plan.table, name=lake.name("db.nothing")))
-    assert reclassify_conflicts(unknown, drops, lake.catalogs, cache) == tuple(drops)
+    assert reclassify_conflicts(unknown, drops, lake.catalogs, cache) == drops

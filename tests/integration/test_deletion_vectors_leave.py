@@ -31,7 +31,7 @@ from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
-FILES, ROWS_PER_FILE = 6, 20
+FILES, ROWS_PER_FILE = 12, 20
 LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
 PROPERTIES = f"{MERGE_ON_READ}, 'commit.manifest-merge.enabled'='false', 'write.delete.granularity'='file'"

@@ -177,7 +177,7 @@ def test_locks_that_flinks_own_factories_take(tmp_path: Path, zookeeper: str) ->
 
 
 def test_a_zookeeper_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compactor.locks.flink_locks.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("compactor.locks.flink_locks.CONNECT_SECONDS", 0.5)
     locks = Locks([LockSettings(tables=("*",), lock_id="job-1", zookeeper="127.0.0.1:1")])
     with pytest.raises(RetryError, match="ZooKeeper does not answer about Flink's lock job-1"):
         locks.holder(TABLE)

@@ -202,11 +202,13 @@ def test_the_first_commit_after_an_upgrade_gives_the_row_ids(
 
     faulty.before_commit = visit
     with pytest.raises(FirnlineError) as error:
-        rewrite_manifests(rest_lake.session, view, (0,), "run-of-test")
+        rewrite_manifests(rest_lake.session, view, (0,), "run-of-test", CommitTools(rest_lake.catalogs))
     assert error.value.reason == "format_changed"
     assert len(before) == 61
     assert rest_lake.rows(table_name, "_row_id, *") == before
-    rewrite_manifests(rest_lake.session, rest_lake.view(table_name), (0,), "run-of-test")
+    rewrite_manifests(
+        rest_lake.session, rest_lake.view(table_name), (0,), "run-of-test", CommitTools(rest_lake.catalogs)
+    )
     assert rest_lake.rows(table_name, "_row_id, *") == before
     assert len(rest_lake.view(table_name).manifests()) == 1
 
@@ -214,7 +216,9 @@ def test_the_first_commit_after_an_upgrade_gives_the_row_ids(
 def test_manifests_are_merged_before_the_first_commit_after_an_upgrade(rest_lake: RestLake, table_name: str) -> None:
     create(rest_lake, table_name, 2, UNMERGED, commits=6)
     upgrade(rest_lake, table_name)
-    done = rewrite_manifests(rest_lake.session, rest_lake.view(table_name), (0,), "run-of-test")
+    done = rewrite_manifests(
+        rest_lake.session, rest_lake.view(table_name), (0,), "run-of-test", CommitTools(rest_lake.catalogs)
+    )
     assert (done.before, done.after) == (6, 1)
     before = rest_lake.rows(table_name, "_row_id, *")
     assert sorted(row[0] for row in before) == list(range(60))

@@ -201,7 +201,7 @@ def test_a_source_removed_in_between_is_named(
     file.copy_range(own_source, 0, 11 * MIB)
     error = caught(file.finish)
     assert error.reason == "input_missing"
-    assert source in str(error)
+    assert own_source in str(error)
     file.abort()
 
 

@@ -159,6 +159,7 @@ def test_what_a_run_cost_counts_whatever_became_of_it(bench: Bench, ending: Exce
     bench.put(debt("a"))
     bench.called(1)
     bench.end("a", ending)
+    bench.until(lambda: len(bench.usage.recent(bench.now)) == 1)  # the reservation is gone
     (cost,) = bench.usage.recent(bench.now)
     assert cost.spent == Spent(70, 5, 6)
     bench.now += 3600

@@ -219,7 +219,7 @@ def test_senders_do_not_wait_for_a_connection_one_after_the_other() -> None:
     intake = EventIntake(KAFKA, EventSources(("lake",)), connect=connect)
     with ThreadPoolExecutor(MOST_WAITING) as senders:
         answers = [senders.submit(intake, "/v1/events", {}, event(identifier=TABLE)) for _ in range(MOST_WAITING)]
-        first = [each for each, _ in zip(as_completed(answers, 60), range(MOST_WAITING - 1), strict=False)]
+        first = [each for _, each in zip(range(MOST_WAITING - 1), as_completed(answers, 60), strict=False)]
         assert len(first) == MOST_WAITING - 1, "one waits for the connection"
         answered.set()
         assert {each.result().status for each in answers} == {503}
