@@ -60,7 +60,7 @@ class Moment:
         return {debt.table: (_escaped(debt.table.catalog), table_label(debt.table)) for debt in self.named}
 
     def due_seconds(self, debt: TableDebt) -> float:
-        """How long the table is due, outside quiet hours and since its last pause; 0 while nobody need care."""
+        """How long the table is due, outside quiet hours and since its last pause; 0 while it waits for no person."""
         if debt.due_since is None or debt.table in self.work.working or self.service.paused(debt.table):
             return 0.0
         since = max(debt.due_since, self.service.held_until(debt.table))

@@ -337,7 +337,7 @@ def _turn(state: State, seen: Turn, now: float) -> Next:
 
 
 def _theirs(state: State, theirs: LaterError, now: float) -> Next:
-    """Wait while it is another's turn; a lock may be taken meanwhile. What was prepared is not sent after that."""
+    """Wait while it is another's turn. A lock may be taken during it. What was prepared is not sent after that."""
     if not state.rules.waits:
         return _end(state, theirs)
     if now >= state.ends:
@@ -393,7 +393,7 @@ def _at_most(state: State, seconds: float, now: float) -> float:
 
 
 def _ready(state: State, seen: Ready, now: float) -> Next:
-    """Prepared, or made: what was made is sent, unless its moment has passed meanwhile."""
+    """Prepared, or made: what was made is sent, unless its moment has passed."""
     if not seen.left:
         return _end(state, None)
     if state.then is Do.MAKE and not seen.again:
@@ -435,7 +435,7 @@ def _attempt(state: State, action: Action, error: FirnlineError, now: float) -> 
 
 
 def _answered(state: State, seen: Answered) -> Next:
-    """Look in the table, whatever was answered. A refusal may answer a retry of the HTTP client, whose first request
+    """Look in the table after every answer. A refusal may answer a retry of the HTTP client, whose first request
     was committed; and a catalog has reported success without a commit (apache/iceberg 17202).
     """
     state = replace(state, sent=True, answer=seen, searches=0)

@@ -298,11 +298,6 @@ def _piece(manifests: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
     return manifests
 
 
-def partitions_in(store: LedgerStore) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
-    """Every partition of the table with its counts."""
-    return (each for _, packed in store.slots() for each in unpack(packed))
-
-
 def _keep_piece(store: LedgerStore, deltas: Deltas, earlier: int, *, done: bool) -> None:
     """Save what one look of a recount counted. Pieces are joined once, by the last look: to add each piece to all
     partitions counted before would take minutes for a million partitions. Empties `deltas`.

@@ -206,13 +206,13 @@ def _done_in_order(job: Job[Any]) -> None:
 
 
 def hold(job: Job[Any], failed: Mapping[int, FirnlineError]) -> None:
-    """The next jobs of this kind leave the files of these groups out for a while, but for those to be planned anew."""
+    """The next jobs of this kind leave out the files of these groups for a while, unless they are planned again."""
     held = [(job.paths(group), error) for group, error in failed.items() if not isinstance(error, ReplanError)]
     job.tools.files.note(job.table, held, job.holds)
 
 
 def _given_up_again(job: Job[Any], group: int, error: FirnlineError) -> FirnlineError:
-    """The error of a group that the store did not answer for, although it answered others meanwhile.
+    """The error of a group that the store did not answer for, although it answered for others.
 
     If the last job met the same, the fault is the group's own, and it is given up.
     """

@@ -89,7 +89,7 @@ class Turn:
         return self._table
 
     def forget_table(self) -> None:
-        """Something was tried: the next kind looks at the table anew."""
+        """Something was tried: the next kind loads the table again."""
         self._table = None
 
 

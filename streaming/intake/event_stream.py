@@ -88,7 +88,7 @@ class EventStream:
     """Watches the query of `source`; `check` is called every second.
 
     Attributes:
-        query: The query; None: it is not started, or was started anew.
+        query: The query; None: it is not started, or was started again.
         runs: Whether it ran when it was looked at last.
         may_sweep: Whether sweeps may start: offsets are fixed, or events cannot be read now (then sweeps find the
             commits).

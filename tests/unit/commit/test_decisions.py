@@ -324,7 +324,8 @@ def test_work_that_is_planned_again_need_not_be_settled() -> None:
 
 def test_what_waits_for_nobody_ends_at_the_first_silence_or_refusal() -> None:
     rules, refused = Rules("run", NAME, waits=False), RetryError("Forbidden", reason=Reason.ACCESS_DENIED)
-    assert Loop(rules).play(prepare=[Failed(SILENCE)]).outcome is SILENCE
+    loop = Loop(rules).play(prepare=[Failed(SILENCE)])
+    assert (loop.outcome, loop.done) == (SILENCE, [Do.LOOK, Do.PREPARE])
     loop = Loop(rules).play(send=[Answered(Answer.REFUSED, refused)], search=[MISSING])
     assert (loop.outcome, loop.sent) == (refused, 1)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor.debt.ledger import SLOTS, advance, partitions_in
+from compactor.debt.ledger import SLOTS, advance
 from compactor.errors import RetryError
 from compactor.iceberg.tables import file_sizes
 from compactor.manifests.cache import ManifestCache
@@ -23,7 +23,7 @@ from compactor.settings.policy import PolicyValues
 from compactor.storage import ledger_database
 from compactor.storage.ledger_database import LedgerDatabase, opened_by
 from tests.properties.examples import examples
-from tests.properties.ledger_counts import DictionaryStore
+from tests.properties.ledger_counts import DictionaryStore, counted_in
 from tests.properties.table_history import TableHistory
 
 
@@ -74,7 +74,7 @@ def counted(history: TableHistory, database: LedgerDatabase) -> str | None:
     state = database.state("t")
     update = advance(view, file_sizes(PolicyValues(), view.properties), state, ManifestCache(2**24), manifest_budget=5)
     state.save()
-    assert dict(partitions_in(database.state("t"))), "the table has files"
+    assert counted_in(database.state("t")), "the table has files"
     return update.recount_reason
 
 
